@@ -107,10 +107,13 @@ def _lagging(scenario: Scenario, lag: int) -> Overrides:
         fields = type(scenario.loop).model_fields
         stated = (key for key in ASYNCHRONOUS_KEYS if getattr(scenario.loop, key) != fields[key].default)
         back = {f"loop.{key}": fields[key].default for key in stated}
+        if scenario.loop.policy_lag is not None:
+            back["loop.policy_lag"] = 0
         # Back on shared GPUs, where a method between pools is refused (schema/scenario.py).
         shared = {"cluster.generation_gpus": None, "cluster.training_gpus": None}
-        refit = {} if scenario.loop.refit_method == "auto" else {"loop.refit_method": "auto"}
-        return {"loop.mode": "sync", "loop.policy_lag": 0, **back, **shared, **refit}
+        if not scenario.cluster.colocated and scenario.loop.refit_method != "auto":
+            back["loop.refit_method"] = "auto"
+        return {"loop.mode": "sync", **back, **shared}
     # cuda_ipc hands weights over on shared GPUs, which a lagged loop has split.
     refit = {"loop.refit_method": "auto"} if scenario.loop.refit_method == "cuda_ipc" else {}
     same = scenario.loop.mode == "async" and scenario.loop.lag == lag

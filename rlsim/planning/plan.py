@@ -24,6 +24,7 @@ from rlsim.planning.search import (
     Contest,
     Finals,
     Simulated,
+    as_answered,
     final_means,
     final_task,
     finals,
@@ -34,7 +35,7 @@ from rlsim.planning.search import (
     simulate_once,
 )
 from rlsim.planning.space import OWN_LAG, InfeasiblePart, SearchLimits, Space, build_space, nearest_miss, own_lag
-from rlsim.projection.precision import anchor
+from rlsim.projection.precision import Anchor
 from rlsim.projection.summary import price_usd
 from rlsim.projection.variant import searched
 from rlsim.projection.verdict import unmeasured_winner
@@ -216,7 +217,8 @@ def _missed(contest: Contest, plan: Simulated) -> Infeasible:
 
 def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
     scenario, objective, current = contest.scenario, contest.objective, contest.current
-    best = _beside_baseline(scenario, found.feasible[0])
+    found, by = as_answered(contest, found)
+    best = _beside_baseline(scenario, found.feasible[0], by)
     numbers, step_s = best.full, p90(best.drawn_s) if objective.statistic == "p90" else best.mean_s
     finalists = (best, *found.feasible[1:])
     # A scenario that asks its own question.
@@ -237,6 +239,7 @@ def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
         against=tuple(contest.against(best, rival) for rival in rivals),
         constraints=_constraints(contest, best),
         fit_probability=surely(scenario).simulation.least_fit,
+        current_fits=None if current is None else fit_probability(scenario),
         unsure=_unsure(found),
         considered=found.considered,
         configurations=found.configurations,
@@ -256,9 +259,7 @@ def _answer(contest: Contest, found: Finals, run: Runner) -> Plan:
 
 def _doubtful(contest: Contest) -> tuple[str, ...]:
     """That the scenario as it is, with which the plan is compared, may not fit as surely as a plan must."""
-    if contest.current is None:
-        return ()
-    fits = fit_probability(contest.scenario)
+    fits = 1.0 if contest.current is None else fit_probability(contest.scenario)
     if fits >= surely(contest.scenario).simulation.least_fit:
         return ()
     return (f"The scenario as it is has enough memory with a probability of {percent(fits)} only.",)
@@ -291,11 +292,11 @@ def _unsure(found: Finals) -> tuple[Unsure, ...]:
     return tuple(Unsure(layout=name, fits=fits) for name, fits in sorted(best.items(), key=lambda pair: -pair[1]))
 
 
-def _beside_baseline(scenario: Scenario, best: Simulated) -> Simulated:
-    """The plan with its speed-ups over the autoregressive baseline, where that can run."""
+def _beside_baseline(scenario: Scenario, best: Simulated, by: Anchor | None) -> Simulated:
+    """The plan with its speed-ups over the autoregressive baseline, where that can run; by: as of it."""
     found = Cell(best.full, best.timed)  # carried over already
     try:
-        cell = beside_baseline(vary(*final_task(scenario, best.layout.overrides())), found, anchor(scenario))
+        cell = beside_baseline(vary(*final_task(scenario, best.layout.overrides())), found, by)
     except (Infeasible, InputError):
         return best
     assert cell.numbers is not None

@@ -21,7 +21,7 @@ from rlsim.planning.execution import Runner, in_order
 from rlsim.planning.objective import Objective, Seconds, p90, probability, quantile
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
 from rlsim.projection.moves import varied
-from rlsim.projection.precision import anchor
+from rlsim.projection.precision import Anchor, anchor, answered
 from rlsim.projection.summary import Timed
 from rlsim.projection.variant import SEARCH_REPLICATIONS, compared, searched, so_many
 from rlsim.results.sweep import Against, PlanRow, StepNumbers
@@ -341,6 +341,24 @@ def simulate_finally(task: Task) -> Cell:
     """A varied scenario on all drawn workloads of an answer, with the draws around its times, carried over to the step
     that ``project`` answers of the scenario."""
     return carried(evaluate_overrides(*final_task(*task), with_baseline=False), anchor(task[0]))
+
+
+def as_answered(contest: Contest, found: Finals) -> tuple[Finals, Anchor | None]:
+    """Finals carried over to the step that ``project`` answers, and by what: of a scenario that cannot run itself, to
+    that of their best plan."""
+    best, scenario = found.feasible[0], contest.scenario
+    if contest.current is not None or scenario.simulation.replications is not None or best.timed is None:
+        return found, anchor(scenario)
+    by = Anchor(answered(varied(scenario, best.layout.overrides())), best.timed.step)
+
+    def over(plan: Simulated) -> Simulated:
+        assert plan.timed is not None
+        cell = carried(Cell(plan.full, plan.timed, step=plan.timed.step), by)
+        assert cell.numbers is not None
+        return replace(plan, numbers=cell.numbers, timed=cell.timed)
+
+    plans = contest.ranked(map(over, found.feasible))
+    return replace(found, feasible=tuple([plan for plan in plans if contest.keeps(plan)] or plans)), by
 
 
 def final_means(task: Task) -> Cell:

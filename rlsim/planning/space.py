@@ -1,8 +1,7 @@
 """The space a plan is looked for in: splits of the GPUs, engines on them, trainers on them, each valid by itself.
 
 A plan is a split (GPUs, policy lag, pools), an engine (parallel layout and drafting) on its generating GPUs and a
-trainer layout on its training GPUs. The three meet only in sums and maxima of their times, so that each pair is looked
-at once instead of every combination.
+trainer layout on its training GPUs. They meet only in sums and maxima of their times, so each pair is looked at once.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 
 from rlsim.costs.memory import check_fits, part_fits, surely
 from rlsim.costs.pools import alone
+from rlsim.costs.stack_terms import fsdp_terms
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides, split_gpus
@@ -358,14 +358,14 @@ def _trainer_layouts(scenario: Scenario, gpus: int, reach: int) -> list[TrainerL
     """Layouts on ``gpus`` GPUs, the scenario's own and those with tensor parallelism within an NVLink domain and expert
     parallelism within ``reach`` GPUs."""
     trainer, moe = scenario.trainer, scenario.model.moe
-    own = TrainerLayout(
-        trainer.tensor_parallel, trainer.pipeline_parallel, trainer.context_parallel, trainer.expert_parallel
-    )
-    domain, found = int(scenario.hardware.nvlink_domain_gpus), {own}
-    # FSDP2 splits weights over the data-parallel ranks: no stages and no experts apart.
+    sizes = trainer.tensor_parallel, trainer.pipeline_parallel, trainer.context_parallel, trainer.expert_parallel
+    domain, found = int(scenario.hardware.nvlink_domain_gpus), {TrainerLayout(*sizes)}
+    # FSDP2 splits weights over the data-parallel ranks: no stages and no experts apart; around models of Hugging Face
+    # no products either (verl b178a3cd5 workers/config/engine.py, SkyRL a9564572e train/config/config.py: sequences).
     pipelines = TRAINER_PIPELINE if trainer.backend == "megatron" else (1,)
     experts = TRAINER_EXPERT if moe is not None and trainer.backend == "megatron" else (1,)
-    for tp, pp, cp, ep in itertools.product(TRAINER_TENSOR, pipelines, TRAINER_CONTEXT, experts):
+    tensors = TRAINER_TENSOR if fsdp_terms(scenario) is None else (trainer.tensor_parallel,)
+    for tp, pp, cp, ep in itertools.product(tensors, pipelines, TRAINER_CONTEXT, experts):
         if gpus % (tp * pp * cp) == 0 and tp <= domain and ep <= reach:
             found.add(TrainerLayout(tp, pp, cp, ep))
     return sorted(found)

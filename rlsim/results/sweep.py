@@ -315,10 +315,10 @@ class Plan(Answer):
     plan against the scenario as it is and against every other finalist. considered, configurations, simulated:
     combinations looked at, valid ones, simulated ones. model, hardware, price_per_gpu_hour_usd, assumptions: of the
     scenario, as it is with the best plan. rest: plans that the search alone has seen, best first, where they were asked
-    for; fit_probability: of memory, with which plans fit; unsure: layouts that fit less surely, the likeliest first;
-    verdict: that memory of the scenario as it is may not suffice, that nobody measured the device; steps: of the run
-    that was asked for; best_scenario: YAML of the best plan; changes: what to set for it. The last three and ``rest``
-    are not in plan.json.
+    for; fit_probability: of memory, with which plans fit; current_fits: with which the scenario as it is does; unsure:
+    layouts that fit less surely, the likeliest first; verdict: that memory of the scenario as it is may not suffice,
+    that nobody measured the device; steps: of the run that was asked for; best_scenario: YAML of the best plan;
+    changes: what to set for it. The last three and ``rest`` are not in plan.json.
     """
 
     schema_: Literal["rlsim.plan/3"] = Field(default="rlsim.plan/3", alias="schema")
@@ -338,6 +338,7 @@ class Plan(Answer):
     configurations: int
     simulated: int
     fit_probability: Number = 0.5
+    current_fits: Number | None = None
     unsure: tuple[Unsure, ...] = ()
     rest: tuple[PlanRow, ...] = Field(default=(), exclude=True)
     steps: int | None = Field(default=None, exclude=True)

@@ -226,7 +226,7 @@ class LengthDistribution(Struct, frozen=True, eq=False):
         """Lengths in tokens at normal scores, shape of ``scores``."""
         if self.quantiles is None or self.tokens is None:
             return np.exp(self.location + self.sigma * scores)
-        if self.tokens[0] == self.tokens[-1]:  # environments of 0 s, as imports have them: an eighth of a rollout's draw
+        if self.tokens[0] == self.tokens[-1]:  # environments of 0 s, as imports have: an eighth of a rollout's draw
             return np.full(scores.shape, self.scale * self.tokens[0])
         return np.interp(np.interp(scores, *_normal_table()), self.quantiles, self.scale * self.tokens)
 

@@ -50,6 +50,8 @@ def test_k_lag_and_shares_keep_rates_modes_and_replicas(tiny: Scenario, lagged: 
     assert (split.cluster.generation, split.cluster.training) == (4, 4)
     together = vary(lagged, {"lag": 0})
     assert (together.loop.mode, together.cluster.colocated) == ("sync", True)
+    one = vary(tiny, "loop.refit_method=cuda_ipc")  # a plan of lag 0 set it to auto, and a lag that was none to 0
+    assert vary(one, {"lag": 0}) == one
     base = vary(lagged, "cluster.num_gpus=16", "cluster.generation_gpus=12", "cluster.training_gpus=4")
     grown = vary(base, {"cluster.num_gpus": 64})
     assert (grown.cluster.generation, grown.cluster.training) == (48, 16)

@@ -60,7 +60,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def made(name: str) -> Path:
         argv = [words.get(word, word) for word in COMMANDS[name]]
-        with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as stop:
+        said = io.StringIO()  # progress too, which a slow machine shows
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), pytest.raises(SystemExit) as stop:
             main([*argv, "--out", str(root / name)])
         assert not stop.value.code
         return root / name

@@ -26,7 +26,7 @@ def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
     return sections(
         style.wrapped(counts),
         [heading, *style.paragraphs([recommendation(plan), *plan.verdict, *_best_lines(plan)])],
-        [style.bold("Set"), *style.wrapped(" ".join(map(shlex.quote, plan.changes)), "  ")],
+        [style.bold("Set"), *style.wrapped(" ".join(map(shlex.quote, plan.changes)), "  ")] if plan.changes else [],
         candidates_table(plan).lines(style),
         *map(style.wrapped, [*_front(plan), *_unsure(plan), *eager_remark(rows)]),
     )
@@ -55,11 +55,11 @@ def recommendation(plan: Plan) -> str:
         now, price = fmt.seconds(current.step_s.mean), fmt.fixed(current.cost_per_step_usd, 2)
         takes, costs = fmt.seconds(n.step_s.mean), fmt.fixed(n.cost_per_step_usd, 2)
         lags = "".join(f" (lags to {one.limit:g})" for one in plan.constraints if one.constraint == "policy lag")
-        return (
-            f"Stay with the scenario as it is: a step takes {now} and costs {price} USD; {best.name}, the best of what "
-            f"was searched{lags}, takes {takes} and costs {costs} USD and beats it in "
-            f"{_chance(best.beats_current or 0.0)}."
-        )
+        stay = f"Stay with the scenario as it is: a step takes {now} and costs {price} USD"
+        if n.digest == current.digest:
+            return f"{stay}, the least of what was searched{lags}."
+        other = f"{best.name}, the best of what was searched{lags}, takes {takes} and costs {costs} USD"
+        return f"{stay}; {other} and beats it in {_chance(best.beats_current or 0.0)}."
     text = f"Take {best.name}: a step takes {takes} and costs {costs} USD"
     if best.beats_current is None:
         return f"{text}."
@@ -67,9 +67,11 @@ def recommendation(plan: Plan) -> str:
 
 
 def _stays(plan: Plan) -> bool:
-    """Whether nothing that was searched more likely beats the scenario as it is than not, on as many GPUs and with no
-    limit that it might not keep."""
+    """Whether nothing that was searched more likely beats the scenario as it is than not, on as many GPUs, and it fits
+    as surely as a plan must and has no limit that it might not keep."""
     beats, current = plan.best.beats_current, plan.current
+    if plan.current_fits is not None and plan.current_fits < plan.fit_probability:
+        return False
     free = all(one.constraint in ("memory", "policy lag") for one in plan.constraints)
     same = current is not None and current.num_gpus == plan.best.numbers.num_gpus
     return beats is not None and beats <= 0.5 and free and same
