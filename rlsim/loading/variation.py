@@ -153,6 +153,13 @@ def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
     return {"cluster.generation_gpus": generation, "cluster.training_gpus": gpus - generation}
 
 
+def pool_unit(scenario: Scenario, gpus: int) -> int:
+    """GPUs that pools which divide so many have multiples of: nodes of stacks that divide none, else 1."""
+    node = int(scenario.hardware.gpus_per_node)
+    whole = scenario.stack is not None and scenario.stack.whole_nodes and gpus > node and gpus % node == 0
+    return node if whole else 1
+
+
 def _size(scenario: Scenario, overrides: Overrides, key: str) -> int:
     section, _, name = key.partition(".")
     value = overrides.get(key, getattr(getattr(scenario, section), name))

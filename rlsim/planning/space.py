@@ -20,7 +20,7 @@ from rlsim.costs.pools import alone
 from rlsim.costs.stack_terms import fsdp_terms
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
-from rlsim.loading.variation import Overrides, split_gpus
+from rlsim.loading.variation import Overrides, pool_unit, split_gpus
 from rlsim.report.format import percent
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.scenario import Scenario
@@ -322,8 +322,8 @@ def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
         # A split that was stated for another number of GPUs says nothing of this one.
         own = [] if cluster.colocated or gpus != cluster.num_gpus else [cluster.generation / free]
         shares = sorted({*limits.shares, *own}) if free > 1 else []
-        # On few GPUs several shares come to the same split.
-        for generation in dict.fromkeys(split_gpus(free, share, 1, 1) for share in shares):
+        unit = pool_unit(scenario, free)
+        for generation in dict.fromkeys(split_gpus(free, share, unit, unit) for share in shares):
             if 0 < generation < free:
                 yield GpuSplit(gpus, lag, generation, free - generation)
 

@@ -21,7 +21,7 @@ from rlsim.files.yaml import lists_beside
 from rlsim.loading.differences import differences
 from rlsim.loading.overrides import value_at
 from rlsim.loading.scenario import vary
-from rlsim.loading.variation import Overrides
+from rlsim.loading.variation import Overrides, pool_unit
 from rlsim.projection.agent_moves import capped_turns, faster_calls, more_places, started_beforehand
 from rlsim.projection.change import Change, Keys
 from rlsim.projection.effects import FUNCTIONS
@@ -236,7 +236,7 @@ def fairly_split(scenario: Scenario, overrides: Overrides) -> Overrides:
     named = {"generation_share", "cluster.generation_gpus", "cluster.training_gpus"} & overrides.keys()
     if not overrides.get("lag") or named or not scenario.cluster.colocated:
         return overrides
-    ways = [{**overrides, "generation_share": share} for share in LISTS["values"]["split"]]
+    ways = [{**overrides, **_split(scenario, share)} for share in LISTS["values"]["split"]]
     return fastest_way(scenario, ways)
 
 
@@ -271,6 +271,14 @@ def varied(base: Scenario, overrides: Overrides) -> Scenario:
         raise InputError(rest if marker and str(error).startswith("scenario '") else str(error)) from None
 
 
+def _split(scenario: Scenario, share: float) -> Overrides:
+    """The share of GPUs that generate, of whole nodes where the stack divides none."""
+    gpus = scenario.cluster.policy_gpus
+    unit = pool_unit(scenario, gpus)
+    whole = min(max(1, round(share * gpus / unit)), gpus // unit - 1) * unit / gpus
+    return {"generation_share": share if unit == 1 else whole}
+
+
 def _pooled(scenario: Scenario, share: float) -> Overrides:
     """GPUs of the trainer for the reference policy, whole shards of it."""
     cluster, trainer = scenario.cluster, scenario.trainer
@@ -303,8 +311,8 @@ def _micro_batch(scenario: Scenario, factor: float) -> Overrides:
 
 
 _TRIED: Mapping[str, Callable[[Scenario, Any], Overrides]] = {
-    "split": lambda scenario, share: {"generation_share": share},
-    "share": lambda scenario, share: {"generation_share": share},
+    "split": _split,
+    "share": _split,
     "pool": _pooled,
     "trajectories": _trajectories,
     "turns": capped_turns,

@@ -148,6 +148,8 @@ class Stack(Strict):
     """Its release."""
     placement: Literal["aligned", "scattered"] = "aligned"
     """aligned: groups of GPUs are placed within NVLink domains; scattered: they may straddle them."""
+    whole_nodes: bool = False
+    """Pools of a split cluster of several nodes are whole nodes; its launcher stops otherwise."""
     features: StackFeatures = StackFeatures()
     """What the trainer does."""
     rack_features: StackFeatures | None = None

@@ -81,6 +81,20 @@ def no_plan_beats_its_bound(scenario: Scenario, limits: SearchLimits) -> None:
     assert min(ratios) >= 1 - 1e-9
 
 
+def test_pools_of_nemo_rl_are_whole_nodes_and_fsdp_splits_no_products(tiny: Scenario) -> None:
+    limits = SearchLimits((32,), (1,), draft_lengths=())
+
+    def found(*words: str) -> tuple[set[int], set[int]]:
+        space = build_space(vary(tiny, "cluster.num_gpus=32", "k=0", *words), limits)
+        trainers = {one.tensor for number in space.usable for one in space.trainers[number]}
+        return {space.splits[number].generation for number in space.usable}, trainers
+
+    sizes, tensors = found("stack=nemo_rl-0.7")
+    assert sizes == {8, 16, 24} and {1, 2} < tensors
+    sizes, tensors = found("stack=verl", "trainer.backend=fsdp", "trainer.pipeline_parallel=1")
+    assert {8, 12, 16, 20, 24} == sizes and tensors == {1}
+
+
 @pytest.mark.parametrize("lag", [0, 1, 2])
 def test_no_plan_is_faster_than_its_bound(tiny: Scenario, lag: int) -> None:
     no_plan_beats_its_bound(tiny, SearchLimits((8, 16), (lag,), draft_lengths=(1, 4)))

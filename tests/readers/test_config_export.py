@@ -105,6 +105,23 @@ def test_what_a_backend_cannot_do_is_left_and_writes_nothing() -> None:
         assert f"{key.partition('.')[2].replace('parallel', 'model_parallel_size')}=2" in written
 
 
+def test_an_asynchronous_nemo_rl_has_an_engine_that_takes_requests_and_whole_nodes() -> None:
+    """NeMo-RL's loop stops without either (algorithms/grpo.py:902-909 and 4119 at 7ea279abf)."""
+    path = next(path for _, path in CORPUS if path.stem == "base")
+    scenario = vary(
+        import_config("nemo-rl", path, asked=ASKED).scenario, {"cluster.num_gpus": 32, "trainer.expert_parallel": 2}
+    )
+    node = int(scenario.hardware.gpus_per_node)
+    for gpus, told in ((2 * node, []), (2 * node + 2, [f"cluster.generation_gpus={2 * node + 2}"])):
+        wanted = vary(scenario, {"lag": 1, "cluster.generation_gpus": gpus, "cluster.training_gpus": 32 - gpus})
+        answer = export_scenario(wanted, "nemo-rl", read_config("nemo-rl", path))
+        assert "policy.generation.vllm_cfg.async_engine=true" in " ".join(answer.overrides)
+        told_of = [text.partition(" ")[0] for text in answer.left]
+        assert [text for text in told_of if text.startswith("cluster.")] == told
+        # The asynchronous engine deals requests out in turn; a synchronous loop's lag of 0 is nothing to say.
+        assert "engine.dispatch=static" in told_of and "loop.policy_lag" not in str(told_of)
+
+
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize(("framework", "path"), CORPUS, ids=IDS)
 @given(data=st.data())

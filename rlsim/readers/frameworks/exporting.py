@@ -178,12 +178,20 @@ def _settle(
             changes = _written(rule, want, reader) if times[rule.target] < MAX_WRITES else {}
             written = merged(values, nested(changes)) if changes else values
             after = Reader(ConfigTree(tree.where, written), mean)
-            if changes and _alike(rule.target, _have(rule, after, defaults), want):
+            if changes and _says(rule, after, defaults, want):
                 values, reader, changed = written, after, True
                 times[rule.target] += 1
             elif rule.target in stated or rule.read(reader) is not None:
                 left.append(f"{rule.target}={_word(want)} has no counterpart; the configuration says {_word(have)}")
     return values, left
+
+
+def _says(rule: Rule[Any], after: Reader, defaults: Mapping[str, Any], want: Any) -> bool:
+    """Whether a configuration says what is wanted; one that its framework refuses says nothing."""
+    try:
+        return _alike(rule.target, _have(rule, after, defaults), want)
+    except InputError:
+        return False
 
 
 def _defaults(scenario: Scenario) -> dict[str, Any]:
@@ -237,6 +245,7 @@ def _wanted(scenario: Scenario, target: str) -> Any:
         "loop.in_flight_updates": None if at_update is None else at_update != "drain",
         "loop.recompute_kv": None if at_update is None else at_update == "recompute",
         "loop.style": (loop.style or "nemo_rl") if asynchronous else None,
+        "loop.policy_lag": loop.policy_lag if asynchronous else None,  # 0 or none of a synchronous loop
         "speculation.method": scenario.speculation.method if scenario.speculation.active else "none",
         "speculation.draft_length": scenario.speculation.draft_length if scenario.speculation.active else 0,
     }

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlsim.loading.models import same_layers
-from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl, teacher_nodes
+from rlsim.readers.frameworks.adapters.nemo_rl_options import teacher_nodes
+from rlsim.readers.frameworks.adapters.nemo_rl_values import NemoRl
 from rlsim.readers.frameworks.adapters.roll_options import devices
 from rlsim.readers.frameworks.adapters.verl_values import Verl
 from rlsim.readers.frameworks.asked import SERVED

@@ -49,10 +49,7 @@ RULES = (
     of.under(Grpo.use_dynamic_sampling, of(Workload.generated_batch_factor).same(Grpo.batch_multiplier), otherwise=1.0),
     of.under(Grpo.use_dynamic_sampling, of(Workload.max_rollouts_per_step).same(Grpo.dynamic_sampling_max_gen_batches)),
     of(Cluster.num_gpus).rule(lambda c: c.cluster.num_nodes * c.node - c.elsewhere_gpus, values.set_num_gpus),
-    of(Cluster.generation_gpus).rule(
-        lambda c: None if c.together else (c.generation.num_nodes or 1) * (c.generation.gpus_per_node or c.node),
-        values.set_generation_gpus,
-    ),
+    of(Cluster.generation_gpus).rule(values.generation_gpus, values.set_generation_gpus),
     # Nodes of a segment: those of an NVL72 domain that NeMo-RL's recipes take (16 of 18, of 4 GPUs), else the node.
     of(Cluster.placement).rule(
         lambda c: "aligned" if c.cluster.segment_size else None,
@@ -144,7 +141,9 @@ RULES = (
     of.either(
         of(Engine.dispatch, when=lambda c: c.on_megatron or c.on_sglang).constant("round_robin"),
         of(Engine.dispatch, when=lambda c: c.on_trtllm).switched(Trtllm.async_engine, "round_robin", "static"),
-        # models/generation/vllm/vllm_generation.py:838-841 at 7ea279abf: with the asynchronous engine ranks take turns.
+        # The older loop stops without the asynchronous engine, with which ranks take turns (algorithms/grpo.py:4119,
+        # models/generation/vllm/vllm_generation.py:838-841 at 7ea279abf).
+        of(Engine.dispatch, when=lambda c: c.asynchronous_grpo).constant("round_robin"),
         of(Engine.dispatch).switched(Vllm.async_engine, "round_robin", "static"),
     ),
     # Where nothing is set: vLLM's LLM class on GPUs of 70 GiB and more, and AsyncLLM without a usage context

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rlsim.readers.frameworks.framework import Rule
 from rlsim.readers.frameworks.megatron import core_rules
@@ -20,6 +20,7 @@ from rlsim.readers.frameworks.options import (
     text,
     words,
 )
+from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rules import Rules
 
 C = TypeVar("C", bound=Options)
@@ -246,3 +247,32 @@ class Sglang(Options, section="policy.generation.sglang_cfg"):
     mem_fraction_static = number()
     kv_cache_dtype = text()
     disable_cuda_graph, disable_radix_cache = flag(), flag()
+
+
+def sought(given: Any, *names: str) -> int | None:
+    """The largest whole number that any of ``names`` holds in a section or below; None where none does."""
+    found, stack = [], [given]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            found += [item[name] for name in names if type(item.get(name)) is int and item[name] > 0]
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
+    return max(found, default=None)
+
+
+def teacher_nodes(r: Reader) -> int:
+    """Nodes of the teachers of NeMo-RL's on-policy distillation that have GPUs of their own (models/policy/
+    teacher_worker_group.py:59-105 at 7ea279abf): those of each, one where nothing is said, once for a model."""
+    place = "on_policy_distillation"
+    own = f"{place}.non_colocated_teachers"
+    if not (r.flag(f"{place}.enabled") and r.flag(f"{own}.enabled")):
+        return 0
+    once = r.flag(f"{place}.deduplicate_shared_teacher_checkpoints", True)
+    usual, nodes, models = r.size(f"{own}.default_teacher_cfg.num_nodes"), 0, set[str]()
+    for name, model in r.section(f"{place}.teacher_model_by_agent_name").items():
+        if str(model) not in models or not once:
+            nodes += r.size(f"{own}.teacher_overrides.{name}.num_nodes", usual)
+        models.add(str(model))
+    return nodes

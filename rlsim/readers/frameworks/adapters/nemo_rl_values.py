@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
+from rlsim.errors import InputError
 from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     AsyncGrpo,
     AsyncRl,
@@ -25,10 +26,11 @@ from rlsim.readers.frameworks.adapters.nemo_rl_options import (
     Sglang,
     Trtllm,
     Vllm,
+    sought,
+    teacher_nodes,
 )
 from rlsim.readers.frameworks.megatron import moment_bytes
 from rlsim.readers.frameworks.options import Change, Option, Options, Part, anything, aside, flag, section, switch
-from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rules import spread
 from rlsim.schema.speculation import Method
 
@@ -271,38 +273,22 @@ def of_vllm(c: NemoRl) -> bool:
     return c.on_vllm
 
 
-def sought(given: Any, *names: str) -> int | None:
-    """The largest whole number that any of ``names`` holds in a section or below; None where none does."""
-    found, stack = [], [given]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            found += [item[name] for name in names if type(item.get(name)) is int and item[name] > 0]
-            stack += item.values()
-        elif isinstance(item, list):
-            stack += item
-    return max(found, default=None)
-
-
-def teacher_nodes(r: Reader) -> int:
-    """Nodes of the teachers of NeMo-RL's on-policy distillation that have GPUs of their own (models/policy/
-    teacher_worker_group.py:59-105 at 7ea279abf): those of each, one where nothing is said, once for a model."""
-    place = "on_policy_distillation"
-    own = f"{place}.non_colocated_teachers"
-    if not (r.flag(f"{place}.enabled") and r.flag(f"{own}.enabled")):
-        return 0
-    once = r.flag(f"{place}.deduplicate_shared_teacher_checkpoints", True)
-    usual, nodes, models = r.size(f"{own}.default_teacher_cfg.num_nodes"), 0, set[str]()
-    for name, model in r.section(f"{place}.teacher_model_by_agent_name").items():
-        if str(model) not in models or not once:
-            nodes += r.size(f"{own}.teacher_overrides.{name}.num_nodes", usual)
-        models.add(str(model))
-    return nodes
-
-
 def set_num_gpus(c: NemoRl, value: int) -> list[Change]:
     """With those of reward models and teachers."""
     return spread(value + c.elsewhere_gpus, c.node, Cluster.num_nodes, Cluster.gpus_per_node)
+
+
+def generation_gpus(c: NemoRl) -> int | None:
+    """GPUs of engines that have their own: of one node a part, of several whole ones."""
+    if c.together:
+        return None
+    nodes, each = c.generation.num_nodes or 1, c.generation.gpus_per_node or c.node
+    if c.cluster.num_nodes * c.node - c.elsewhere_gpus > c.node != each:
+        raise InputError(
+            f"{c.r.where}: cluster.generation_gpus: engines beside a trainer have whole nodes where there are several "
+            f"(algorithms/grpo.py:902-909 at 7ea279abf), got {nodes} x {each} GPUs of nodes of {c.node}"
+        )
+    return nodes * each
 
 
 def set_generation_gpus(c: NemoRl, value: int | None) -> Iterator[Change]:
@@ -315,11 +301,14 @@ def set_generation_gpus(c: NemoRl, value: int | None) -> Iterator[Change]:
 
 
 def set_mode(c: NemoRl, value: str) -> Iterator[Change]:
-    """The switch of the older loop, or what the single controller's sampler may look ahead."""
+    """The switch of the older loop, which stops without an engine that takes requests one by one
+    (algorithms/grpo.py:4119 at 7ea279abf), or what the single controller's sampler may look ahead."""
     if c.lagged and value == "sync":
         yield NemoRl.async_rl_section.to(None)
     if not c.controller:
         yield AsyncGrpo.enabled.to(value == "async")
+        if value == "async" and (c.on_vllm or c.on_trtllm):
+            yield (Vllm if c.on_vllm else Trtllm).async_engine.to(True)
     elif c.in_order and not c.ahead and value == "async":
         yield AsyncRl.max_lookahead_versions.to(1)
 

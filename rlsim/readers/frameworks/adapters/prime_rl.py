@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rlsim.readers.frameworks.adapters.nemo_rl_values import sought
+from rlsim.readers.frameworks.adapters.nemo_rl_options import sought
 from rlsim.readers.frameworks.adapters.prime_rl_options import Deployment, Model, Orchestrator, PrimeRl, Vllm
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.pools import prime_rl_teachers
