@@ -132,9 +132,12 @@ class Wanted(Struct, frozen=True):
 def _staged(base: Scenario, stages: int) -> Overrides:
     """Engines of so many stages, on a cluster that holds one: the layout that a plan begins from must be valid."""
     moves: Overrides = {"engine.pipeline_parallel": stages}
-    left = base.decoding_gpus % (base.engine.tensor_parallel * stages)
-    if left:
-        more = base.engine.tensor_parallel * stages - left
+    prefill = base.engine.prefill
+    more = -base.decoding_gpus % (base.engine.tensor_parallel * stages)
+    if prefill is not None:
+        short = -prefill.gpus % ((prefill.tensor_parallel or base.engine.tensor_parallel) * stages)
+        moves["engine.prefill.gpus"], more = prefill.gpus + short, more + short
+    if more:
         moves["cluster.num_gpus"] = base.cluster.num_gpus + more
         if base.cluster.generation_gpus is not None:
             moves["cluster.generation_gpus"] = base.cluster.generation_gpus + more

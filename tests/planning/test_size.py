@@ -301,3 +301,16 @@ def test_a_device_without_tables_is_said_to_be_modelled(run: Run) -> None:
 def test_unknown_names_are_refused(words: tuple[str, str, str]) -> None:
     with pytest.raises(InputError, match="unknown"):
         coverage(*words)
+
+
+def test_engines_that_prefill_alone_are_staged_too_where_a_size_looks_further() -> None:
+    """One GPU that prefills holds no engine of two stages: the layout that is looked at next has as many more."""
+    apart = {
+        "model": "qwen2.5-7b", "speculation.method": "none", "cluster.num_gpus": 4, "cluster.generation_gpus": 2,
+        "cluster.training_gpus": 2, "engine.prefill": {"gpus": 1}, "loop.mode": "async", "loop.policy_lag": 1,
+        "engine.dispatch": "round_robin", "trainer.pipeline_parallel": 1, "trainer.tensor_parallel": 2,
+    }  # fmt: skip
+    base = load_scenario("quickstart", apart)
+    staged = Wanted(base=base).scenario("h100_sxm", 8, 2)
+    assert staged.engine.prefill is not None and staged.engine.prefill.gpus == 2
+    assert (staged.decoding_gpus, staged.cluster.generation, staged.cluster.num_gpus) == (2, 4, 6)

@@ -94,6 +94,18 @@ def test_less_than_a_hundredth_of_a_step_is_no_contradiction(tmp_path: Path) -> 
         assert line.untold_s == pytest.approx(0.01 * times["step"], rel=0.05)
 
 
+def test_the_prediction_beside_a_log_is_the_one_that_project_answers(tmp_path: Path) -> None:
+    """Steps of drawn lengths are moved by their tokens in every answer: a log of just these times is as predicted."""
+    given = load_scenario("quickstart")
+    times = usual_s(given)
+    answer = answer_run(write_log(tmp_path / "log.csv", times, 10), given)
+    for line in answer.phases:
+        assert line.before is not None
+        assert line.before.mean == pytest.approx(times[line.quantity], rel=0.012), line.quantity
+        surprise = answer.explained[line.quantity].surprise
+        assert surprise == pytest.approx(math.log(times[line.quantity] / line.before.mean), abs=1e-4), line.quantity
+
+
 def test_noisy_steps_move_less_and_the_error_of_a_median_is_that_of_repeated_runs(tmp_path: Path) -> None:
     given = scenario()
     times = usual_s(given)

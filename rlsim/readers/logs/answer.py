@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from rlsim.errors import Infeasible, shortened
@@ -26,7 +25,7 @@ from rlsim.projection.summary import speedups, timed
 from rlsim.projection.uncertainty.predictive import around, prediction_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.readers.logs.growth import growth_of
-from rlsim.readers.logs.learning import Explained, learn_run, values_of
+from rlsim.readers.logs.learning import Explained, learn_run, predicted_of, values_of
 from rlsim.readers.logs.naming import PHASES, Quantity
 from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.steady import Measured, Steady, Taken, steady_of, with_facts
@@ -206,7 +205,7 @@ def _efficiency(run: SimulatedVariant, lines: Sequence[PhaseLine]) -> tuple[Phas
 def _line(quantity: Quantity, steady: Steady, before: SimulatedVariant, after: SimulatedVariant) -> PhaseLine:
     found, span = steady.found[quantity], steady.span
     sides = median_of(before, quantity, span), median_of(after, quantity, span)
-    steps_s = [float(np.median(values_of(after, "step", span)))]
+    steps_s = [predicted_of(after, "step", span)]
     if "step" in steady.found:
         steps_s.append(steady.found["step"].median)
     return PhaseLine(quantity, found, *sides, found.error(values_of(after, quantity, span)), PHASE_FLOOR * max(steps_s))
@@ -215,9 +214,10 @@ def _line(quantity: Quantity, steady: Steady, before: SimulatedVariant, after: S
 def median_of(run: SimulatedVariant, quantity: Quantity, span: int = 1) -> Interval | None:
     """Predicted median of a phase over the steps, with its 90 % interval; None where the scenario has none of it.
     span: as of :func:`values_of`."""
-    lagged, median = run.scenario.loop.mode == "async", float(np.median(values_of(run, quantity, span)))
+    lagged = run.scenario.loop.mode == "async"
     if (quantity == "exposed_generation") != lagged and quantity.endswith("generation"):
         return None
+    median = predicted_of(run, quantity, span)
     return around(median, prediction_of(run).factor("step" if quantity == "step" else f"{quantity}_s", median))
 
 

@@ -29,7 +29,7 @@ from rlsim.projection.uncertainty.learning import simulated_evidence, updated
 from rlsim.projection.uncertainty.predictive import UNMEASURED_SPREAD, posterior_of
 from rlsim.projection.uncertainty.sources import origin_of
 from rlsim.projection.uncertainty.user_inputs import OWN_LOG, layout_groups
-from rlsim.projection.variant import SimulatedVariant, simulate_variant, so_many
+from rlsim.projection.variant import SimulatedVariant, seconds_of, simulate_variant, so_many
 from rlsim.readers.logs.reading import WAITS
 from rlsim.readers.logs.steady import Steady
 from rlsim.schema.scenario import Scenario
@@ -97,6 +97,17 @@ def values_of(run: SimulatedVariant, quantity: str, span: int = 1) -> FloatArray
     return _over(np.array(found), span)
 
 
+def predicted_of(run: SimulatedVariant, quantity: str, span: int = 1) -> float:
+    """Median of :func:`values_of` in seconds, of steps moved by a control of their drawn work as means of answers are:
+    one run has one prediction, in its evidence and in every table."""
+    return _middle_s(run, contract_name(quantity, run.scenario.loop.mode), span)
+
+
+def _middle_s(run: SimulatedVariant, phase: str, span: int) -> float:
+    """Median of a phase's moved steps in seconds."""
+    return float(np.median(_over(np.concatenate(run.values(seconds_of(phase))), span)))
+
+
 def _over(values: FloatArray, span: int) -> FloatArray:
     """Means over each ``span`` values that follow one another; over all where there are fewer."""
     size = min(span, values.size)
@@ -150,8 +161,8 @@ def _taken(run: SimulatedVariant, steady: Steady, name: str, before: Posterior, 
             measured[kind] = found.median
     own = {kind: steady.found[kind].error(values_of(run, kind, span)) for kind in measured}
     if (wait := waited(scenario, steady, at)) is not None:
-        busy_s = _over(np.array([step.phases["generation_s"] for step in run.every_step]), span)
-        measured["generation"], own["generation"] = float(np.median(busy_s)) * math.exp(wait.slower), wait.error
+        measured["generation"] = _middle_s(run, "generation_s", span) * math.exp(wait.slower)
+        own["generation"] = wait.error
         # A step is its phases: what it waits counts once.
         if "train" in measured:
             measured.pop("step", None)
