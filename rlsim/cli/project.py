@@ -160,7 +160,7 @@ def explore(
     from rlsim.explore.server import Explorer
 
     given = given_scenario(scenario, words, None)
-    server = Explorer(Live(given, scenario), port, 60.0 * idle_minutes)
+    server = Explorer(Live(given, scenario, words or ()), port, 60.0 * idle_minutes)
     print_answer(f"{server.url}\nends after {idle_minutes:g} minutes without an open page, or with Ctrl-C")
     if not no_browser:
         import webbrowser
