@@ -1,11 +1,15 @@
 """Pictures of sweeps, sizes and draft lengths: what they leave out, how many lines and labels stay told apart."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 
 import rlsim
+from rlsim.readers.traces.reading import Reading, read_trace
+from rlsim.readers.traces.requests import Requests
+from rlsim.readers.traces.workload import workload_of
 from rlsim.report.figures.grids import MOST_BANDS, draft_figure, run_figure, sweep_figures
 from rlsim.report.figures.style import LINE_COLORS
 from rlsim.results import Interval
@@ -81,3 +85,16 @@ def test_the_legend_of_shares_lies_above_them_and_no_drafts_have_none() -> None:
 def test_single_steps_of_a_short_run_are_seen() -> None:
     axes = run_figure(rlsim.run("quickstart", 4)).axes[0]
     assert all(line.get_markersize() > 4 for line in axes.lines if line.get_marker() == ".")
+
+
+def test_lengths_have_ticks_of_whole_numbers(tmp_path: Path) -> None:
+    rows = [f"{50 + i % 150},{int(300 * 1.01 ** (i % 200))}" for i in range(400)]
+    (tmp_path / "some.csv").write_text("\n".join(["prompt_tokens,output_tokens", *rows]))
+    found = read_trace(tmp_path / "some.csv", Reading())
+    assert isinstance(found, Requests)
+    figure = workload_of(found).picture()
+    figure.canvas.draw()
+    for axes in figure.axes:
+        texts = [one.get_text() for which in ("major", "minor") for one in axes.get_xticklabels(which=which)]
+        shown = [text for text in texts if text]
+        assert len(shown) > 1 and all(text.replace(",", "").isdigit() for text in shown)
