@@ -297,6 +297,8 @@ def replot(folder: Path, out: Path | None = None) -> list[Path]:
     for kind in drawn:
         with drawable(folder / files[kind]):
             pictures |= _pictures(read_answer(kind, folder, []))
+    if not pictures:
+        raise InputError(f"{shown_path(folder)}: {', '.join(files[kind] for kind in drawn)} holds nothing to draw")
     target = out or folder
     write_files(pictures, target)
     return [target / name for name in sorted(pictures)]

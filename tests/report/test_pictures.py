@@ -4,14 +4,17 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import pytest
 from matplotlib.axes import Axes
 
 import rlsim
+from rlsim.errors import InputError
 from rlsim.readers.traces.reading import Reading, read_trace
 from rlsim.readers.traces.requests import Requests
 from rlsim.readers.traces.workload import workload_of
 from rlsim.report.figures.grids import MOST_BANDS, draft_figure, run_figure, sweep_figures
 from rlsim.report.figures.style import LINE_COLORS
+from rlsim.report.folder import replot, write_out
 from rlsim.results import Interval
 from rlsim.results.planning import DraftCurve, DraftLength
 from rlsim.results.sweep import SweepResult, interval_columns
@@ -82,9 +85,18 @@ def test_the_legend_of_shares_lies_above_them_and_no_drafts_have_none() -> None:
     assert legend.get_window_extent().y0 > shares.transData.transform((0, 1.0))[1]
 
 
-def test_single_steps_of_a_short_run_are_seen() -> None:
+def test_single_steps_of_a_short_run_are_seen_and_undisturbed_ones_have_no_line_of_their_own() -> None:
     axes = run_figure(rlsim.run("quickstart", 4)).axes[0]
     assert all(line.get_markersize() > 4 for line in axes.lines if line.get_marker() == ".")
+    assert axes.get_ylabel() == "step (s)"
+    stalled = rlsim.load_scenario("quickstart", {"run.stalls": {"probability": 0.9, "seconds": 30}})
+    assert "undisturbed" in run_figure(rlsim.run(stalled, 4)).axes[0].get_ylabel()
+
+
+def test_what_holds_nothing_to_draw_is_said(tmp_path: Path) -> None:
+    write_out(rlsim.improve("quickstart", only="inputs"), tmp_path)
+    with pytest.raises(InputError, match=r"improvement\.json holds nothing to draw"):
+        replot(tmp_path)
 
 
 def test_lengths_have_ticks_of_whole_numbers(tmp_path: Path) -> None:

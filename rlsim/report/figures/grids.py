@@ -281,7 +281,7 @@ SMOOTHED_SHARE = 0.02
 step is that of the undisturbed one."""
 FEW_STEPS = 200
 PANELS = (
-    ("step_s", "step (s); line:\nundisturbed"),
+    ("step_s", "step (s)"),
     ("exposed_generation_s", "exposed\ngeneration (s)"),
     ("response_tokens", "response\n(tokens)"),
     ("acceptance_length", "tokens per\nverification"),
@@ -309,15 +309,15 @@ def run_figure(run: Run) -> Figure:
 def _panels(run: Run) -> list[tuple[str, str]]:
     """Panels that differ from a constant, and the step always."""
     sides = run.sides.values()
-
+    disturbed = any(cause != "steps" for side in sides for cause in side.ledger)
     shown = {
         "step_s": True,
-        "lost": any(cause != "steps" for side in sides for cause in side.ledger),
+        "lost": disturbed,
         "acceptance_length": any(side.speculates for side in sides),
         **({} if run.asynchronous else {"exposed_generation_s": False}),
     }
     return [
-        (column, label)
+        (column, f"{label}; line:\nundisturbed" if disturbed and column == "step_s" else label)
         for column, label in PANELS
         if shown.get(column, column not in shown and any(np.ptp(side.steps[column]) > 0 for side in sides))
     ]
