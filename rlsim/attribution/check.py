@@ -276,7 +276,7 @@ def _changes(fault: Fault, faulty: Faulty, severity: float) -> tuple[str, ...]:
     if change is None:
         return ()
     if not change.keys:
-        return (f"{change.how}, {severity:.3g}",)
+        return (change.how,)
     return tuple(f"{key}={_plain(value)}" for key, value in change.keys.items() if value is not None)
 
 

@@ -164,6 +164,8 @@ TOGETHER = 1.1
 """Times the step that its phases may come to: medians do not add up, and timers begin and end apart. Assumption."""
 MOST_DEVIATIONS = 5.0
 """Deviations by which times with a noise of their own may contradict each other."""
+MOST_MEASURED = 1e12
+"""Largest value that is taken for measured; no seconds, tokens or rates of a step come near it."""
 FLAGS = {"refit": "weight-update"}
 """Options of ``rlsim check`` that are called otherwise than their phase."""
 
@@ -180,6 +182,8 @@ def sorted_out(
             raise InputError(f"unknown measurement '{name}'; known are {', '.join(sorted(every))}")
         if not (value >= 0 and math.isfinite(value)):
             raise InputError(f"{name}: must be a number of at least 0, got {value:g}")
+        if value > MOST_MEASURED:
+            raise InputError(f"{name}: must be at most {MOST_MEASURED:g}, got {value:g}")
     given = {name: float(value) for name, value in measured.items() if name in known}
     if not given:
         raise InputError(f"no time of the run is given; give one of {', '.join(phase_names(scenario))}")

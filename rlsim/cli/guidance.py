@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from rlsim.planning.size import Wanted
     from rlsim.results.answer import Answer
 
+ON_STANDARD_OUTPUT = "; what each device came to is on standard output"
+"""Where the table is that a refusal of ``rlsim size`` goes with."""
+
 
 def explain(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A dotted key, such as speculation.draft_length.")],
@@ -192,7 +195,7 @@ def size(
         answer = run(wanted, devices, progress.advance)
     print_result(answer, as_json, full, out)
     if answer.best is None:
-        raise InputError(f"infeasible: {unanswered(answer)}; what each device came to is on standard output")
+        raise InputError(f"infeasible: {unanswered(answer)}{ON_STANDARD_OUTPUT}")
 
 
 def _print_limits(

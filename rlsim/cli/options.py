@@ -5,6 +5,17 @@ from typing import Annotated
 
 import typer
 
+from rlsim.errors import InputError
+from rlsim.files.reading import shown_path
+
+
+def folder_at(out: Path | None) -> Path | None:
+    """``out``, before minutes are spent on what it is to hold. Raises InputError where it is a file."""
+    if out is not None and out.exists() and not out.is_dir():
+        raise InputError(f"{shown_path(out)}: is a file; --out needs a folder")
+    return out
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 EntryName = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list, or a path.")]
 Full = Annotated[bool, typer.Option("--full", help="Print all there is to say, not a screen of it.")]
@@ -13,11 +24,14 @@ LogSteps = Annotated[
     str | None, typer.Option(metavar="FIRST:LAST", help="Steps to take; default all after the warm-up.")
 ]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A card, a Hugging Face name, a config.json.")]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Also write the results into this folder.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", callback=folder_at, help="Also write the results into this folder.")
+]
 OutFile = Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="File to write.")]
-OutFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write.")]
+OutFolder = Annotated[Path | None, typer.Option(metavar="DIR", callback=folder_at, help="Folder to write.")]
 OutTables = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Also write JSON, CSV and pictures into this folder.")
+    Path | None,
+    typer.Option(metavar="DIR", callback=folder_at, help="Also write JSON, CSV and pictures into this folder."),
 ]
 Overrides = Annotated[
     list[str] | None,

@@ -110,8 +110,8 @@ def report(
 ) -> None:
     """Write one HTML page of the results in a folder.
 
-    DIR is what --out of project, run, plan, sweep, validate, check or size wrote; several of them in one folder make
-    one page. Charts are drawn in it: it needs no network, runs no script, and prints.
+    DIR is what --out of project, run, plan, sweep, validate, check, improve, size or k wrote; several of them in one
+    folder make one page. Charts are drawn in it: it needs no network, runs no script, and prints.
     """
     from rlsim.report.page.report import write_report
 
@@ -124,8 +124,8 @@ def plot(
 ) -> None:
     """Draw the pictures of finished results again, without simulating anything.
 
-    Takes the folders of run, sweep, plan, check and size; --out DIR writes elsewhere. The pictures of project and
-    validate need more than their files hold; the message then says which command draws them.
+    Takes the folders of run, sweep, plan, check, improve, size and k; --out DIR writes elsewhere. The pictures of
+    project and validate need more than their files hold; the message then says which command draws them.
     """
     from rlsim.report.folder import replot
 
@@ -160,7 +160,7 @@ def explore(
     from rlsim.explore.server import Explorer
 
     given = given_scenario(scenario, words, None)
-    server = Explorer(Live(given, scenario), port, 60.0 * idle_minutes)
+    server = Explorer(Live(given, scenario, words or ()), port, 60.0 * idle_minutes)
     print_answer(f"{server.url}\nends after {idle_minutes:g} minutes without an open page, or with Ctrl-C")
     if not no_browser:
         import webbrowser

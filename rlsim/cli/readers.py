@@ -274,8 +274,8 @@ def traces(
     Reads CSV, JSONL, Parquet, Mooncake and Azure traces, rollouts of verl and train_data of NeMo-RL (a file, or a
     folder of several steps), trajectories (traces.jsonl of verifiers and prime-rl, NeMo-Gym, miles, message lists),
     Prometheus counters vllm:spec_decode_* and log lines "SpecDecoding metrics". Prints a
-    fragment to paste into a scenario. --out FILE.yaml writes the fragment, --out DIR also the figures, a picture and
-    trajectories as they are (trajectories.csv, for workload.agent.replay).
+    fragment to paste into a scenario. --out FILE.yaml writes the fragment, --out DIR also the figures, a picture and,
+    where all their times are known, trajectories as they are (trajectories.csv, for workload.agent.replay).
     """
     from rlsim.readers.traces.agents import AgentAnswer
     from rlsim.readers.traces.reading import MeasuredAcceptance, Reading, read_trace

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rlsim.cli.options import Jobs
+from rlsim.cli.options import Jobs, folder_at
 from rlsim.cli.output import print_answer
 from rlsim.files.progress import ProgressLine
 
@@ -13,7 +13,9 @@ Names = Annotated[str | None, typer.Option(metavar="A,B", help="Names; default t
 
 
 def site(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the pages.")] = Path("build/pages"),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", callback=folder_at, help="Folder for the pages.")] = Path(
+        "build/pages"
+    ),
     models: Names = None,
     devices: Names = None,
     gpus: Annotated[str | None, typer.Option(metavar="N,M", help="Numbers of GPUs.")] = None,

@@ -10,11 +10,14 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from rlsim.cli.guidance import ON_STANDARD_OUTPUT
 from rlsim.cli.readers import FrameworkName
 from rlsim.errors import InputError, shortened
+from rlsim.files.lookup import catalogue
 from rlsim.files.reading import DOCUMENT_BYTES
+from rlsim.results.record import what_is_wrong
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -34,6 +37,17 @@ Text = Annotated[str, Field(max_length=DOCUMENT_BYTES)]
 Scenario = Annotated[
     str,
     Field(max_length=DOCUMENT_BYTES, description="Name of a shipped scenario, or the text of a scenario's YAML file."),
+]
+SizedScenario = Annotated[
+    str,
+    Field(
+        max_length=DOCUMENT_BYTES,
+        description="Name of a shipped scenario, the text of a scenario's YAML file, or with devices a model's name.",
+    ),
+]
+Devices = Annotated[
+    list[str] | None,
+    Field(max_length=32, description="Hardware profiles to size on, such as h100_sxm; default the scenario's own."),
 ]
 Words = Annotated[
     list[str] | None,
@@ -66,12 +80,21 @@ class Tools:
         return self._answer("plan", scenario, words, ["--json", "--jobs", "1", *lag])
 
     def size(
-        self, scenario: Scenario, words: Words = None, deadline_s: float | None = None, budget_usd: float | None = None
+        self,
+        scenario: SizedScenario,
+        words: Words = None,
+        deadline_s: float | None = None,
+        budget_usd: float | None = None,
+        devices: Devices = None,
     ) -> str:
         """How many GPUs: the fewest that hold the model, how far more of them pay, the cheapest within a deadline for
         a step or a price of it."""
         asked = {"--deadline": deadline_s, "--budget": budget_usd}
         options = [word for name, value in asked.items() if value is not None for word in (name, f"{value:.12g}")]
+        if devices:
+            options += ["--device", ",".join(devices)]
+        elif "\n" not in scenario and _is_card(scenario):
+            raise InputError(f"devices: name at least one for the model {scenario}, such as h100_sxm")
         return self._answer("size", scenario, words, ["--json", *options])
 
     def check(self, scenario: Scenario, measured_s: Phases, words: Words = None) -> str:
@@ -106,11 +129,16 @@ class Tools:
             "--hardware": hardware, "--mean-response-tokens": mean_response_tokens, "--mean-turns": mean_turns,
         }  # fmt: skip
         options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+        _check_names(files)
+        if config not in files:
+            raise InputError(f"config: '{shortened(config)}' is none of files ({', '.join(map(shortened, files))})")
         return self._run(["import", *options, framework.value, config], files)
 
     def _answer(self, command: str, scenario: str, words: Sequence[str] | None, options: Sequence[str]) -> str:
         # A mapping of YAML has a colon at least, which no shipped name has.
         named = "\n" not in scenario and ":" not in scenario
+        if not scenario.strip():
+            raise InputError("scenario: is empty; expected the name of a shipped scenario or the text of a YAML file")
         files = {} if named else {"scenario.yaml": scenario}
         # Behind -- a text that begins with a dash is no option.
         return self._run([command, *options, "--", scenario if named else "scenario.yaml", *(words or ())], files)
@@ -130,19 +158,40 @@ class Tools:
             except (OSError, ValueError) as error:  # words too long for a process, or with NUL bytes
                 raise InputError(f"cannot be run: {shortened(str(error), MESSAGE_CHARACTERS)}") from None
         if done.returncode:
-            # The end of it: what is said of a scenario comes before the message.
-            raise InputError(done.stderr.decode(errors="replace").strip()[-MESSAGE_CHARACTERS:])
+            raise InputError(_refusal(done))
         if len(done.stdout) > MOST_ANSWER_BYTES:
             raise InputError(f"the answer has more than {MOST_ANSWER_BYTES / 2**20:g} MiB; ask for less")
         return done.stdout.decode()
 
 
-def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """The passed files below ``folder``. Raises InputError for a name that leads out of it."""
-    for name, text in files.items():
-        path = folder / name
+def _is_card(name: str) -> bool:
+    """Whether ``name`` is a model card's and no scenario's."""
+    return name in catalogue("scenarios", "models") and name not in catalogue("scenarios")
+
+
+def _refusal(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Why a command did not answer."""
+    told = done.stderr.decode(errors="replace").strip()
+    if done.returncode == 1:
+        # A traceback helps nobody here, its last line whoever reports it.
+        return f"rlsim ended with an error of its own, please report it: {told.splitlines()[-1:]}"[:MESSAGE_CHARACTERS]
+    # What is said of a scenario, and progress, come before the message.
+    *_, message = f"\n{told}".rpartition("\nrlsim: ")
+    return message.strip().removesuffix(ON_STANDARD_OUTPUT)[-MESSAGE_CHARACTERS:]
+
+
+def _check_names(files: Mapping[str, str]) -> None:
+    """Raise InputError for a name that leads out of a folder."""
+    for name in files:
         if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name:
             raise InputError(f"files: '{shortened(name)}' must be a relative path without '..'")
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    """The passed files below ``folder``. Raises InputError for a name that leads out of it."""
+    _check_names(files)
+    for name, text in files.items():
+        path = folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -182,7 +231,12 @@ def server_of(seconds: float) -> MCPServer:
             if unknown:
                 asked = ", ".join(known or ())
                 raise ToolError(f"unknown argument '{shortened(unknown[0])}' of {name}, which takes {asked}")
-            return await super().call_tool(name, arguments, context)
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                if isinstance(error.__cause__, ValidationError):
+                    raise ToolError(f"{name}: {what_is_wrong(error.__cause__)}") from None
+                raise
 
     server = Strict("rlsim", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR")
     tools = Tools(seconds)

@@ -3,21 +3,24 @@ sliders in a notebook."""
 
 import shlex
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, RlsimError, shortened
-from rlsim.loading.scenario import as_scenario, vary
+from rlsim.loading.differences import changes as differing
+from rlsim.loading.scenario import as_scenario, load_scenario, vary
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import simulate_variant, so_many
+from rlsim.report.format import seconds as duration
 from rlsim.report.text.findings import ASYNC_PHASES, SYNC_PHASES, headline, step_phases
 from rlsim.results import Projection, Variant
 from rlsim.results.record import Record
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import ACCEPTANCE_AT
 from rlsim.schema.workload import LognormalLength
 
 QUICK_REPLICATIONS = {"sync": 2, "async": 1}
@@ -29,10 +32,13 @@ SIZES = 3
 """Doublings and halvings of the cluster that the slider reaches."""
 SHARES = 16
 """The split moves in this part of the cluster."""
+LONG_TOKENS = 100
+"""From this mean on a slider of lengths stands at whole tokens."""
 MEAN_TOKENS = "workload.response_tokens.mean_tokens"
 ACCEPTANCE = "speculation.acceptance_length"
-DRAFTING = ("k", ACCEPTANCE)
-"""Sliders that leave the baseline as it is."""
+STATED_AT = f"speculation.{ACCEPTANCE_AT}"
+DRAFTING = ("k", ACCEPTANCE, STATED_AT)
+"""Keys that leave the baseline as it is."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,8 @@ class Side(Record):
 
 class Moved(Record):
     """Answer to a move. exact: that of ``rlsim project``; else the candidate alone was simulated, on fewer drawn
-    batches, with the interval's width of the last exact answer. baseline: None until it is known for this move."""
+    batches, with the interval's width of the last exact answer. baseline: None until it is known for this move, and
+    where the scenario drafts nothing."""
 
     exact: bool
     verdict: str
@@ -70,12 +77,14 @@ class OffSliderError(InputError):
 class Live:
     """A scenario and its sliders; :meth:`move` answers at once, :meth:`settle` exactly.
 
-    name: what commands call the scenario (a bundled name or a path). Raises InputError and Infeasible as
-    :func:`rlsim.project` does.
+    name: what commands call the scenario (a bundled name or a path); words: overrides under which it was loaded.
+    Raises InputError and Infeasible as :func:`rlsim.project` does.
     """
 
-    def __init__(self, scenario: Scenario, name: str = "") -> None:
+    def __init__(self, scenario: Scenario, name: str = "", words: Sequence[str] = ()) -> None:
         self.scenario, self.name = scenario, name or scenario.name
+        # Commands begin at the file: a word and a slider of the same key would contradict each other in one line.
+        self._of_file, self._words = _without_words(name, words), words
         self._exact: OrderedDict[tuple[tuple[str, float], ...], Projection] = OrderedDict()
         # Priced before the sliders are made: a scenario that cannot run fails here, with its own message.
         self._last = self._project({})
@@ -98,6 +107,10 @@ class Live:
             if value != slider.values[slider.start]:
                 # Lengths and acceptance are real numbers that may happen to be whole.
                 out[key] = int(value) if integral and key not in (MEAN_TOKENS, ACCEPTANCE) else value
+        if out.get("k") == 0:
+            out.pop(ACCEPTANCE, None)  # of no drafts
+        elif "k" in out and ACCEPTANCE in out:
+            out[STATED_AT] = stated_at(self.scenario)
         return out
 
     def move(self, given: Mapping[str, float]) -> Moved:
@@ -106,19 +119,21 @@ class Live:
         known = self._exact.get(_key(changes))
         if known is not None:
             return self._exact_answer(changes, known)
+        # In two steps: what is refused names the keys of the move alone.
+        moved = vary(self.scenario, dict(changes))
         few = min(self.scenario.replications, QUICK_REPLICATIONS[self.scenario.loop.mode])
-        scenario = vary(self.scenario, {**changes, **so_many(self.scenario, few)})
-        run = simulate_variant(scenario)
+        run = simulate_variant(vary(moved, so_many(moved, few)))
         last = self._last.candidate.step_s
         mean = mean_value(run, lambda step: step.seconds)
-        names = ASYNC_PHASES if scenario.loop.mode == "async" else SYNC_PHASES
+        names = ASYNC_PHASES if moved.loop.mode == "async" else SYNC_PHASES
         phases = {name: run.phases_s[name] for name in names if run.phases_s[name] > 0}
         # Few batches have no interval of their own; the relative width hardly changes from one move to the next.
         candidate = Side(step_s=(mean, mean * (last.low / last.mean), mean * (last.high / last.mean)), phases=phases)
-        before = self._baseline(changes)
-        verdict = f"about {mean:.3g} s a step"
-        if before is not None:
-            verdict += f", {before.step_s[0] / mean:.2f}x of {before.step_s[0]:.3g} s without drafts"
+        before = self._baseline(changes) if self.scenario.speculation.active else None
+        verdict = f"about {duration(mean)} a step"
+        # Without drafts both sides are one scenario, which fewer batches set apart.
+        if before is not None and moved.speculation.active:
+            verdict += f", {before.step_s[0] / mean:.2f}x of {duration(before.step_s[0])} without drafts"
         return Moved(exact=False, verdict=verdict, command=self.command(changes), candidate=candidate, baseline=before)
 
     def settle(self, given: Mapping[str, float]) -> Moved:
@@ -128,7 +143,10 @@ class Live:
 
     def command(self, changes: Mapping[str, Any]) -> str:
         """The command line that gives the same answer."""
-        return shlex.join(["rlsim", "project", self.name, *(f"{key}={value}" for key, value in changes.items())])
+        words: Sequence[str] = [*self._words, *(f"{key}={value}" for key, value in changes.items())]
+        if self._of_file is not None:
+            words = differing(self._of_file, vary(self.scenario, dict(changes)))
+        return shlex.join(["rlsim", "project", self.name, *words])
 
     def _project(self, changes: Mapping[str, Any]) -> Projection:
         key = _key(changes)
@@ -156,7 +174,7 @@ class Live:
             verdict=headline(found),
             command=self.command(changes),
             candidate=self._side(found, found.candidate),
-            baseline=self._side(found, found.baseline),
+            baseline=self._side(found, found.baseline) if self.scenario.speculation.active else None,
         )
 
     @staticmethod
@@ -165,28 +183,38 @@ class Live:
         return Side(step_s=(arm.step_s.mean, arm.step_s.low, arm.step_s.high), phases=phases)
 
 
+def _without_words(name: str, words: Sequence[str]) -> Scenario | None:
+    """The scenario that ``name`` is without its words; None without words, and where it is none without them."""
+    try:
+        return load_scenario(name) if words else None
+    except InputError:
+        return None
+
+
 def _key(changes: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     return tuple(sorted((key, float(value)) for key, value in changes.items()))
 
 
 def sliders_of(scenario: Scenario) -> tuple[Slider, ...]:
     """Sliders of a scenario: drafts where it has a drafter, the split where it is split, lengths where they
-    have a mean."""
+    have a mean. Sizes and splits that its layout refuses are left out."""
     cluster, out = scenario.cluster, []
     if scenario.speculation.active:
         k = scenario.speculation.draft_length
         out.append(Slider("k", "draft length k", tuple(map(float, range(max(MOST_DRAFTED, k) + 1))), k))
         stated = scenario.speculation.acceptance_length
         if isinstance(stated, int | float):
-            out.append(_around(ACCEPTANCE, "acceptance length", float(stated), 1.0, k + 1.0))
+            at = stated_at(scenario)
+            out.append(_around(ACCEPTANCE, f"acceptance length at k={at}", float(stated), 1.0, at + 1.0))
     least = max(1, cluster.num_gpus >> SIZES)
     sizes = [float(n) for n in (cluster.num_gpus * 2**step // 2**SIZES for step in range(2 * SIZES + 1)) if n >= least]
-    out.append(Slider("cluster.num_gpus", "GPUs", tuple(sizes), sizes.index(cluster.num_gpus)))
+    out.append(_possible(scenario, Slider("cluster.num_gpus", "GPUs", tuple(sizes), sizes.index(cluster.num_gpus))))
     if not cluster.colocated:
         share = cluster.generation / cluster.policy_gpus
         # The scenario's share is added unrounded, so that the slider can stand exactly there.
         values = sorted({round(i / SHARES, 4) for i in range(1, SHARES)} | {share})
-        out.append(Slider("generation_share", "share that generates", tuple(values), values.index(share)))
+        split = Slider("generation_share", "share that generates", tuple(values), values.index(share))
+        out.append(_possible(scenario, split))
         lags = tuple(map(float, range(1, max(MOST_LAG, scenario.loop.lag) + 1)))
         if scenario.loop.lag >= 1:
             out.append(Slider("lag", "policy lag", lags, scenario.loop.lag - 1))
@@ -194,14 +222,38 @@ def sliders_of(scenario: Scenario) -> tuple[Slider, ...]:
     if isinstance(lengths, LognormalLength):
         most = 0.9 * scenario.workload.longest_response_tokens
         mean = lengths.mean_tokens
-        out.append(_around(MEAN_TOKENS, "mean response, tokens", mean, mean / 4, max(mean, min(4 * mean, most))))
-    return tuple(out)
+        label = "mean response, tokens" if scenario.workload.agent is None else "mean response of a turn, tokens"
+        digits = 0 if mean >= LONG_TOKENS else 2
+        out.append(_around(MEAN_TOKENS, label, mean, mean / 4, max(mean, min(4 * mean, most)), digits))
+    return tuple(one for one in out if len(one.values) > 1)
 
 
-def _around(key: str, label: str, now: float, least: float, most: float, steps: int = 20) -> Slider:
-    """A slider of even steps that holds the present value."""
-    values = sorted({round(least + (most - least) * i / steps, 2) for i in range(steps + 1)} | {now})
+def stated_at(scenario: Scenario) -> int:
+    """The draft length that the acceptance of ``scenario`` was stated at."""
+    return scenario.speculation.acceptance_at_draft_length or scenario.speculation.draft_length
+
+
+def _around(key: str, label: str, now: float, least: float, most: float, digits: int = 2, steps: int = 20) -> Slider:
+    """A slider of even steps, rounded to ``digits``, that holds the present value in place of what is nearest to it."""
+    near = (most - least) / steps / 2
+    even = [round(least + (most - least) * i / steps, digits) for i in range(steps + 1)]
+    values = sorted({even[0], even[-1], now, *(value for value in even if abs(value - now) > near)})
     return Slider(key, label, tuple(values), values.index(now))
+
+
+def _possible(scenario: Scenario, slider: Slider) -> Slider:
+    """The slider without values that no layout of the scenario divides; what lacks memory is found when it is set."""
+    now = slider.values[slider.start]
+
+    def runs(value: float) -> bool:
+        try:
+            vary(scenario, {slider.key: int(value) if value.is_integer() else value})
+        except InputError:
+            return False
+        return True
+
+    values = tuple(value for value in slider.values if value == now or runs(value))
+    return Slider(slider.key, slider.label, values, values.index(now))
 
 
 def live(scenario: Scenario | Path | str) -> Any:

@@ -75,6 +75,7 @@ class Explorer(ThreadingHTTPServer):
                 "name": self.live.name,
                 "question": self.live.scenario.question,
                 "phases": colors,
+                "drafts": self.live.scenario.speculation.active,
                 "sliders": [asdict(slider) for slider in self.live.sliders],
             }
         if what == "alive":

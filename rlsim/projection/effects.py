@@ -20,6 +20,7 @@ from rlsim.projection.change import (
 )
 from rlsim.projection.idle import BUBBLE
 from rlsim.projection.uncertainty.features import VALUES
+from rlsim.report.format import percent
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength, ConstantTime
@@ -56,14 +57,14 @@ def _idle_replicas(scenario: Scenario, share: float) -> Change:
     def fewer(prices: Prices) -> Prices:
         return replace(prices, replicas=max(1, round(share * prices.replicas)))
 
-    return Change(how="work goes to a share of the replicas", prices=fewer)
+    return Change(how=f"work goes to {percent(share)} of the replicas", prices=fewer)
 
 
 def _slow_devices(scenario: Scenario, factor: float) -> Change:
     def slower(prices: Prices) -> Prices:
         return _passes(factor)(iterations_with(factor)(prices))
 
-    return Change(how="all kernels take longer", prices=slower)
+    return Change(how=f"all kernels take {factor:.3g} times as long", prices=slower)
 
 
 def _passes(factor: float) -> Priced:
@@ -74,7 +75,9 @@ def _passes(factor: float) -> Priced:
 def _between_steps(scenario: Scenario, seconds: float) -> Change:
     """The driver is busy once a step with what no timer of a phase holds."""
     part = Part(BETWEEN, seconds, "host", "assumed")
-    return Change(how="seconds of logging, checkpoints and validation", prices=passes_with(lambda *_: 1.0, part))
+    return Change(
+        how=f"{seconds:.3g} s of logging, checkpoints and validation", prices=passes_with(lambda *_: 1.0, part)
+    )
 
 
 def _little_kv_cache(scenario: Scenario, divisor: float) -> Change:
@@ -86,7 +89,7 @@ def _little_kv_cache(scenario: Scenario, divisor: float) -> Change:
         capacity = min(table.kv_capacity_tokens, max(least, table.kv_capacity_tokens / divisor))
         return replace(prices, iteration=replace(table, kv_capacity_tokens=capacity))
 
-    return Change(how="a replica's cache holds less", prices=smaller)
+    return Change(how=f"a replica's cache holds 1/{divisor:.3g} of its tokens", prices=smaller)
 
 
 def longer_responses(scenario: Scenario, factor: float) -> Change | None:
@@ -105,7 +108,7 @@ def _rounds(scenario: Scenario, count: float) -> Change | None:
     """A rollout for each accumulation step, which waits for its own longest response; of single turns."""
     if scenario.workload.agent is not None or scenario.workload.racing:
         return None
-    return Change(how="a step is generated in rounds", workload=in_rounds(round(count)))
+    return Change(how=f"a step is generated in {round(count)} rounds", workload=in_rounds(round(count)))
 
 
 def _slow_turns(scenario: Scenario, factor: float) -> Change | None:
@@ -143,9 +146,11 @@ FUNCTIONS: Mapping[str, Callable[[Scenario, float], Change | None]] = {
     "no_bubble": lambda scenario, x: Change(prices=without_parts(lambda part: part.name == BUBBLE)),
     "even_ranks": lambda scenario, x: Change(prices=without_parts(lambda part: part.name == IMBALANCE)),
     "idle_replicas": _idle_replicas,
-    "slow_trainer": lambda _, factor: Change(how="log-probs and updates take longer", prices=_passes(factor)),
+    "slow_trainer": lambda _, factor: Change(
+        how=f"log-probs and updates take {factor:.3g} times as long", prices=_passes(factor)
+    ),
     "slow_devices": _slow_devices,
-    "slow_engine": lambda scenario, x: Change(how="iterations take longer", prices=iterations_with(x)),
+    "slow_engine": lambda scenario, x: Change(how=f"iterations take {x:.3g} times as long", prices=iterations_with(x)),
     "between_steps": _between_steps,
     "little_kv_cache": _little_kv_cache,
     "longer_responses": longer_responses,

@@ -116,7 +116,8 @@ def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[
     stack = [] if scenario.stack is None else [_stack_sentence(scenario, scenario.stack)]
     sharing = trainer.expert_tensor_parallel
     shared = [said("shared experts", sharing=sharing)] if sharing > 1 and card is not None else []
-    return (*stack, speed, *shared, *_host_optimizer(scenario), *_uneven_ranks(scenario))
+    trained = [] if scenario.loop.rollouts_alone else [*_host_optimizer(scenario), *_uneven_ranks(scenario)]
+    return (*stack, speed, *shared, *trained)
 
 
 def _host_optimizer(scenario: Scenario) -> list[str]:

@@ -24,7 +24,7 @@ from rlsim.report.text.validation import rows_csv
 from rlsim.report.timeline import read_timeline, timeline_json
 from rlsim.results.answer import Answer
 from rlsim.results.check import Check, Improvement
-from rlsim.results.planning import Sizing
+from rlsim.results.planning import DraftCurve, Sizing
 from rlsim.results.projection import About, Projection
 from rlsim.results.record import LARGEST, Record, what_is_wrong
 from rlsim.results.run import Run
@@ -46,6 +46,7 @@ RECORDS: dict[str, tuple[type[Record], int]] = {
     "check": (Check, DOCUMENT_BYTES),
     "improvement": (Improvement, DOCUMENT_BYTES),
     "size": (Sizing, DOCUMENT_BYTES),
+    "k": (DraftCurve, DOCUMENT_BYTES),
 }
 """What the files hold, and how large they may be."""
 SCENARIO_BYTES = 2**18
@@ -212,7 +213,7 @@ def _typed(fields: Sequence[str]) -> list[Any]:
     return [shortened(text, TEXT_CHARACTERS) or None for text in fields]
 
 
-DRAWN = ("run", "sweep", "plan", "check", "improvement", "size")
+DRAWN = ("run", "sweep", "plan", "check", "improvement", "size", "k")
 """Kinds of results whose files hold all that their pictures show."""
 
 
@@ -240,7 +241,7 @@ def write_files(contents: Mapping[str, Content], out: Path) -> None:
 def _contents(answer: Answer) -> Mapping[str, Content]:
     """Text or figure of each file; scenario.yaml is the resolved scenario, which gives the same answer again."""
     kind = next((kind for kind, (record, _) in RECORDS.items() if isinstance(answer, record)), "")
-    others = {"CrossValidation": "cross.json", "DraftCurve": "k.json"}
+    others = {"CrossValidation": "cross.json"}
     name = KINDS[kind][0] if kind else others.get(type(answer).__name__, "published.json")
     found: dict[str, Content] = {**_pictures(answer), name: answer.to_json()}
     if isinstance(answer, Projection):
@@ -297,6 +298,8 @@ def replot(folder: Path, out: Path | None = None) -> list[Path]:
     for kind in drawn:
         with drawable(folder / files[kind]):
             pictures |= _pictures(read_answer(kind, folder, []))
+    if not pictures:
+        raise InputError(f"{shown_path(folder)}: {', '.join(files[kind] for kind in drawn)} holds nothing to draw")
     target = out or folder
     write_files(pictures, target)
     return [target / name for name in sorted(pictures)]

@@ -23,6 +23,12 @@ def profile_called(gpu: str) -> str | None:
     The first words count as far as profiles begin with them; of several boards of a chip SXM and NVL72 have no name of
     their own. None where no profile begins so, or several chips do.
     """
+    found = _called(gpu)
+    return None if found is None else found[0]
+
+
+def _called(gpu: str) -> tuple[str, list[str]] | None:
+    """The profile of :func:`profile_called` and the words of ``gpu`` that it does not count."""
     words = [word for word in re.split(r"[\s_-]+", gpu.lower()) if word]
     # The most words first: h100 pcie is the board, h100 alone the chip.
     for count in range(len(words), 0, -1):
@@ -31,16 +37,18 @@ def profile_called(gpu: str) -> str | None:
         found = [name for name in list_profiles() if f"{name}_".startswith(f"{head}_")]
         if found:
             plain = [name for name in found if name.endswith(UNNAMED_BOARDS)] or found
-            return plain[0] if len(plain) == 1 else None
+            return (plain[0], words[count:]) if len(plain) == 1 else None
     return None
 
 
+OF_EVERY_BOARD = re.compile(r"\d+|\d*(g|gb|gib)|hbm\d*e?|sxm\d*|gpus?")
+"""Words that name no other board of a chip: its memory, its socket, how many."""
 UNNAMED_BOARDS = ("_sxm", "_nvl72")
 """Ends of profiles that a chip's bare name means."""
 
 
 def load_profile(name_or_path: str | Path, base: Path | None = None) -> HardwareProfile:
-    """Profile by name (``gb200_nvl72``, case-insensitive; ``b200``, the chip alone) or from a YAML file.
+    """Profile by name (``gb200_nvl72``, case-insensitive; ``b200``, the chip alone; ``h100 80gb``) or from a YAML file.
 
     base: folder from which a relative path counts. Raises InputError for an unknown name or an invalid file.
     """
@@ -50,7 +58,11 @@ def load_profile(name_or_path: str | Path, base: Path | None = None) -> Hardware
     path = as_path(name, YAML_SUFFIXES, base)
     if path is None:
         # b200 where one board of that chip is known; a chip with several has to be told apart
-        path = find_entry(profile_called(name) or name, known, "hardware profile", otherwise)
+        called = _called(name.partition("(")[0])
+        # Any other word may be a board that has no profile, or one that was written wrongly.
+        if called is not None and not all(map(OF_EVERY_BOARD.fullmatch, called[1])):
+            raise InputError(f"unknown hardware profile '{shortened(name)}'; nearest: {called[0]}{otherwise}")
+        path = find_entry(called[0] if called else name, known, "hardware profile", otherwise)
     state = path.stat() if path.is_file() else None
     profile = _read(path, *((state.st_mtime_ns, state.st_size) if state else (0, 0)))
     own = anchored_tables(profile.operator_tables, path.parent)

@@ -1,5 +1,7 @@
 """Faults of public threads: what names them, and where the catalogue must not speak."""
 
+import re
+
 import pytest
 
 from rlsim.attribution.check import check
@@ -29,6 +31,9 @@ def test_seconds_that_stand_in_no_phase_are_logging_and_checkpoints(quickstart: 
     assert others == pytest.approx({name: healthy.phases[name] for name in others}, abs=1e-9)
     named = check(quickstart.scenario, {**found.phases, "step": healthy.step_s + 45.0}, faulty=quickstart)
     assert named.groups[0].members[0].name == "between_steps" and named.groups[0].probability > 0.9
+    # What no key states is told in words that hold the number.
+    (words,) = named.groups[0].members[0].changes
+    assert re.fullmatch(r"\d\d(\.\d)? s of logging, checkpoints and validation", words)
 
 
 def test_one_slow_engine_holds_up_generation_alone_and_only_where_others_cannot_take_its_work(

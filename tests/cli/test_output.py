@@ -22,6 +22,13 @@ def test_out_that_is_a_file(run: Run, small: str) -> None:
     assert Path(small).read_text() == SMALL
 
 
+@pytest.mark.parametrize(
+    "words", [["site"], ["plan", "no_such_scenario"], ["sweep", "no_such_scenario", "--vary", "k=0:1"]]
+)
+def test_out_that_is_a_file_is_refused_before_anything_is_done(run: Run, small: str, words: list[str]) -> None:
+    complains(run(*words, "--out", small), "small.yaml: is a file; --out needs a folder")
+
+
 @pytest.mark.parametrize("before", [None, "earlier answer"])
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, before: str | None) -> None:
     out = tmp_path / "out"

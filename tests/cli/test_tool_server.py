@@ -118,3 +118,41 @@ def test_what_is_written_stays_in_a_folder_of_its_own(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     ((wrong, _),) = answers(("project", {"scenario": SMALL}))
     assert not wrong and not list(tmp_path.iterdir())
+
+
+def test_a_refusal_is_one_message_that_names_the_argument() -> None:
+    found = answers(
+        ("check", {"scenario": "quickstart", "measured_s": {"step": 1e308}}),
+        ("check", {"scenario": "quickstart", "measured_s": {"step": "abc"}}),
+        ("check", {"scenario": "quickstart"}),
+        ("plan", {"scenario": SMALL, "max_staleness": 1.5}),
+        ("improve", {"scenario": SMALL, "only": "what"}),
+        ("project", {"scenario": ""}),
+        ("size", {"scenario": "qwen3-8b"}),
+        ("import_config", {"framework": "trl", "config": "--help", "files": {"a.yaml": TRL}}),
+        ("import_config", {"framework": "trl", "config": "b.yaml", "files": {"a.yaml": TRL}}),
+    )
+    named = [
+        "step",
+        "measured_s.step",
+        "measured_s",
+        "max_staleness",
+        "only",
+        "scenario",
+        "devices",
+        "config",
+        "a.yaml",
+    ]
+    for (wrong, text), part in zip(found, named, strict=True):
+        assert wrong and part in text and "\n" not in text, text
+        assert "pydantic" not in text and "Traceback" not in text and "rlsim:" not in text, text
+
+
+def test_a_model_is_sized_on_devices_and_what_no_size_keeps_is_told() -> None:
+    (sized, too_dear) = answers(
+        ("size", {"scenario": "qwen3-0.6b", "devices": ["h100_sxm"]}),
+        ("size", {"scenario": SMALL, "budget_usd": 1e-9}),
+    )
+    assert not sized[0] and json.loads(sized[1])["devices"][0]["device"] == "h100_sxm"
+    assert too_dear[0] and "no size keeps to the budget" in too_dear[1]
+    assert "clusters planned" not in too_dear[1] and "standard output" not in too_dear[1]

@@ -7,7 +7,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from rlsim.errors import InputError
+from rlsim.errors import Infeasible, InputError
 from rlsim.explore.live import Live, sliders_of
 from rlsim.explore.live import live as widget
 from rlsim.explore.server import Explorer
@@ -120,3 +120,58 @@ def test_the_share_that_generates_is_one_of_the_gpus_beside_a_reference_pool() -
     share = next(one for one in sliders_of(scenario) if one.key == "generation_share")
     now = share.values[share.start]
     assert vary(scenario, {"generation_share": now}).cluster.generation == scenario.cluster.generation
+
+
+def test_a_command_holds_the_words_that_the_page_was_started_with() -> None:
+    words = ["cluster.num_gpus=16", "speculation.draft_length=5", "workload.prompts_per_step=32"]
+    warm = Live(load_scenario("quickstart", words), "quickstart", words)
+    for given in ({}, {"k": 2.0}, {"k": 2.0, "cluster.num_gpus": 8.0}):
+        moved = warm.settle(given)
+        _, _, name, *said = shlex.split(moved.command)
+        assert project(load_scenario(name, said)).candidate.step_s.mean == moved.candidate.step_s[0]
+
+
+def test_acceptance_stays_that_of_the_draft_length_it_was_stated_at() -> None:
+    warm = Live(load_scenario("quickstart"), "quickstart")
+    slider = next(one for one in warm.sliders if one.key == "speculation.acceptance_length")
+    assert slider.label == "acceptance length at k=3"
+    lower = slider.values[slider.start - 1]
+    # One step of the slider at k=8 is no leap from the length at k=8 down to that at k=3.
+    at, below = (warm.settle({"k": 8.0, slider.key: value}) for value in (slider.values[slider.start], lower))
+    assert at.candidate.step_s[0] < below.candidate.step_s[0] < 1.1 * at.candidate.step_s[0]
+    _, _, name, *said = shlex.split(below.command)
+    assert project(load_scenario(name, said)).candidate.step_s.mean == below.candidate.step_s[0]
+    assert warm.settle({"k": 0.0, slider.key: lower}).command == "rlsim project quickstart k=0"
+
+
+def test_of_no_drafts_nothing_is_compared() -> None:
+    verdict = Live(load_scenario("quickstart"), "quickstart").move({"k": 0.0}).verdict
+    assert "x of" not in verdict
+    plain = Live(load_scenario("sizing"), "sizing")
+    assert plain.settle({}).baseline is None and plain.move({"cluster.num_gpus": 16.0}).baseline is None
+
+
+@pytest.mark.parametrize("name", ["quickstart", "coding_agent_64", "search_agent_16", "mlperf_grpo"])
+def test_sliders_reach_what_the_layout_allows_alone(name: str) -> None:
+    scenario = load_scenario(name)
+    for slider in sliders_of(scenario):
+        assert slider.values == tuple(sorted(slider.values)) and len(slider.values) > 1
+        for value in slider.values:
+            vary(scenario, {slider.key: int(value) if value.is_integer() and "mean" not in slider.key else value})
+    turns = [one.label for one in sliders_of(scenario) if "response" in one.label]
+    assert not turns or ("of a turn" in turns[0]) == (scenario.workload.agent is not None)
+
+
+def test_what_cannot_run_names_no_key_that_the_page_set_by_itself() -> None:
+    large = [
+        "model=qwen3-32b",
+        "cluster.num_gpus=32",
+        "engine.tensor_parallel=4",
+        "trainer.tensor_parallel=4",
+        "trainer.recompute=full",
+    ]
+    warm = Live(load_scenario("sizing", large), "sizing", large)
+    with pytest.raises(Infeasible) as refused:
+        for gpus in reversed(warm.sliders[0].values):
+            warm.move({"cluster.num_gpus": gpus})
+    assert "simulation." not in str(refused.value)

@@ -48,6 +48,12 @@ def test_no_trainer_takes_memory_and_none_must_fit(plain: Scenario) -> None:
     assert ", rollouts alone" in text and not any(word in text for word in ("refit", "train MFU", "optimizer"))
 
 
+def test_no_layout_of_a_trainer_need_fit_the_gpus(plain: Scenario) -> None:
+    one = project(vary(plain, "loop.rollouts_alone=true", "cluster.num_gpus=1"))  # the trainer has two stages
+    same = project(vary(plain, "loop.rollouts_alone=true", "cluster.num_gpus=1", "trainer.pipeline_parallel=1"))
+    assert one.candidate.step_s == same.candidate.step_s and one.candidate.step_s.low > 0
+
+
 @pytest.mark.parametrize("given", [
     "cluster.generation_gpus=2 cluster.training_gpus=2",
     "trainer.policy_logprobs=true",

@@ -31,4 +31,5 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "check": ("check", "SCENARIO", "--step", "40", "--generation", "30", "--train", "3"),
     "improvement": ("improve", "SCENARIO"),
     "size": ("size", "qwen3-1.7b", "--device", "h100_sxm,l40s", "--batch", "8x8", "--response-tokens", "300"),
+    "k": ("k", "SCENARIO"),
 }  # fmt: skip

@@ -24,7 +24,7 @@ NASTY = ("<script>alert(1)</script>", "</title></style><img src=x onerror=alert(
          "javascript:alert(1)", "&lt;b&gt; &amp; ]]> <!-- --><svg/onload=alert(1)>", "\u202eevil\u0000\x1b[31m\r\n",
          "../../../../etc/passwd", "{{7*7}}${7*7}%s%n{0}", "x" * 1000)  # fmt: skip
 
-PAGES = ("async", "plan", "validation", "check", "improvement", "size")
+PAGES = ("async", "plan", "validation", "check", "improvement", "size", "k")
 
 
 def _texts_replaced(value: Any, text: str) -> Any:
@@ -70,7 +70,9 @@ SPOILS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("how", SPOILS)
-@pytest.mark.parametrize("name", ["projection", "run", "plan", "sweep", "validation", "check", "improvement", "size"])
+@pytest.mark.parametrize(
+    "name", ["projection", "run", "plan", "sweep", "validation", "check", "improvement", "size", "k"]
+)
 def test_a_file_that_cannot_be_used_is_one_message(name: str, how: str, copied: Results, run: Run) -> None:
     folder = copied(name)
     file = KINDS[name][0]
@@ -96,7 +98,7 @@ ODD = st.one_of(
     st.sampled_from([0, -1, 1e18, -1e18, 1e-300, 10**400, 1e17]), st.text(max_size=40), st.booleans(),
     st.lists(st.none(), max_size=2), st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
 )  # fmt: skip
-DOCUMENTS = ("projection", "async", "run", "plan", "validation", "check", "improvement", "size")
+DOCUMENTS = ("projection", "async", "run", "plan", "validation", "check", "improvement", "size", "k")
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -222,6 +224,7 @@ SAID = {
     "check": ("Measured beside expected", "slow in", "probability", "known faults simulated"),
     "improvement": ("shortens the step of", "What would shorten a step", "asks for", "Idle GPU time", "Headroom",
                     "share of the variance"),
+    "k": ("k = ", "Speed-ups and shares over the draft length", "pays up to", "outside graphs"),
     "size": ("Take ", "Step and price over the number of GPUs", "gpu_memory_utilization", "fits from"),
 }  # fmt: skip
 

@@ -156,6 +156,14 @@ def test_a_gpu_is_known_by_what_people_call_it(called: str, name: str | None) ->
     assert profile_called(called) == name
 
 
+def test_a_board_that_is_written_wrongly_is_no_other_board() -> None:
+    for name in ("h100", "H100 80GB", "h100_sxm5", "H100 SXM 80GB HBM3", "h100 (8-GPU nodes)"):
+        assert load_profile(name).name == "h100_sxm"
+    for name in ("h100_pice", "h200_nvl", "b200_foo"):
+        with pytest.raises(InputError, match=rf"unknown hardware profile '{name}'; nearest: .*{name[:4]}_"):
+            load_profile(name)
+
+
 SHEET = Datasheet(48, 864, 362, 733, 32, 8, 350, 1.2)
 
 

@@ -62,17 +62,16 @@ def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     """Slopes of the phases of a simulated scenario around the sets that it uses."""
     inputs = run.inputs
     shared = _Shared.of(run, _moves(fitted_of(run.scenario)))
-    logprob, train = _trainer(inputs.trainer, trained_batch(run.first_step), shared)
     drafting = run.scenario.speculation
     hosts = _hosts(shared, drafting.active and drafting.method, inputs.overheads.engine.factor)
     generation = engine_slopes(inputs.engine, run.counters, hosts)
     launched = run.prices.engine.launch_share(run.counters)
-    return PhaseSlopes(
-        generation={**generation, **({LAUNCH.name: launched} if launched > 0 else {})},
-        logprob=logprob,
-        train=train,
-        transfer=_transfer(shared) if run.scenario.simulation.measured_stack is None else {},
-    )
+    generation = {**generation, **({LAUNCH.name: launched} if launched > 0 else {})}
+    if run.scenario.loop.rollouts_alone:  # no trainer, whose layout need not fit the GPUs, and no transfer
+        return PhaseSlopes(generation, {}, {}, {})
+    logprob, train = _trainer(inputs.trainer, trained_batch(run.first_step), shared)
+    transfer = _transfer(shared) if run.scenario.simulation.measured_stack is None else {}
+    return PhaseSlopes(generation, logprob, train, transfer)
 
 
 class _Moves(Struct, frozen=True, eq=False):

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, picture_style
+from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, counts_axis, picture_style
 from rlsim.report.text.attribution import LABELS, faster
 from rlsim.results import Interval
 from rlsim.results.check import Check, Improvement
@@ -208,7 +208,7 @@ def lengths_figure(title: str, shown: Sequence[Lengths], cap: float | None) -> F
 
     cap: longest of the first ones, the responses, in tokens; None without one.
     """
-    figure = Figure(figsize=(5.2 * len(shown) + 0.4, 4.2), facecolor=BACKGROUND, layout="constrained")
+    figure = Figure(figsize=(5.2 * len(shown) + 0.4, 4.2), layout="constrained")
     for place, one in enumerate(shown):
         axes = figure.add_subplot(1, len(shown), place + 1)
         _lengths(axes, one)
@@ -221,9 +221,10 @@ def lengths_figure(title: str, shown: Sequence[Lengths], cap: float | None) -> F
     return figure
 
 
+@picture_style()
 def process_figure(title: str, tests: Sequence[Test]) -> Figure:
     """Cumulative distributions of trajectories, measured and drawn from a fitted process, with the test's p."""
-    figure = Figure(figsize=(3.4 * len(tests) + 0.4, 3.6), facecolor=BACKGROUND, layout="constrained")
+    figure = Figure(figsize=(3.4 * len(tests) + 0.4, 3.6), layout="constrained")
     fine = np.linspace(0.0, 1.0, POINTS)
     for place, one in enumerate(tests):
         axes = figure.add_subplot(1, len(tests), place + 1)
@@ -231,9 +232,10 @@ def process_figure(title: str, tests: Sequence[Test]) -> Figure:
             axes.plot(np.quantile(values, fine, method="hazen"), fine, color=color, linewidth=1.6, label=label)
         axes.set_xlabel(f"{one.name} (p = {one.p:.2f})")
         # Long tails would press the rest to the left; environments may take no time at all.
-        axes.set_xscale("symlog" if one.measured.min() < 1 else "log")
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.xaxis.set_minor_formatter("")
+        counts_axis(axes)
+        if one.measured.min() < 1:
+            axes.set_xscale("symlog")
+            axes.xaxis.set_major_formatter("{x:,.0f}")
         if place == 0:
             axes.set_ylabel("share of trajectories up to it")
             axes.legend(frameon=False, loc="upper left")
@@ -253,7 +255,6 @@ def _lengths(axes: Axes, one: Lengths) -> None:
     if not near:
         levels, tokens = one.quantiles
         axes.plot(np.maximum(tokens, 1.0), levels, "o", color=LINE_COLORS[0], markersize=3.5, label="quantiles")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    counts_axis(axes)
     axes.set_ylim(-0.02, 1.04)
     axes.set_xlabel(f"{one.name} tokens")

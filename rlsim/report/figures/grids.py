@@ -30,6 +30,10 @@ SPEEDUPS = (
 )
 STEP = ("step_s", "Step time (s)")
 MOST_TICKS = 12
+TICK_CHARACTERS = 36
+"""Characters of tick labels that stand side by side under one of two panels, with those that part them."""
+MOST_BANDS = 4
+"""Lines that are drawn with the bands of their intervals; more bands hide each other and the lines."""
 
 Rows = Sequence[Row]
 
@@ -56,16 +60,18 @@ def sweep_figures(result: sweep.SweepResult) -> dict[str, Figure]:
 
 
 def _scaling(result: sweep.SweepResult, x: str) -> Figure:
-    """Step time with its interval, and the end-to-end speed-up by speculation, over the axis ``x``.
+    """Step time with its interval, and the end-to-end speed-up by speculation where anything drafts, over ``x``.
 
     One line for each value of the lag, or else of the first further axis with several.
     """
     others = [name for name, values in result.columns.items() if name != x and len(values) > 1]
     series = next((name for name in (*LAG_KEYS, *others) if name in others), None)
     rows, title = _slice(result, (x, series) if series else (x,))
-    figure = _titled((9.0, 3.8), title)
-    for place, (column, name) in enumerate((STEP, SPEEDUPS[1]), start=1):
-        axes = plain_axes(figure, (1, 2, place), name, "GPUs" if x == SIZE_KEY else x, "")
+    drafted = any(row[SPEEDUPS[1][0]] != 1.0 for row in rows)
+    panels = (STEP, SPEEDUPS[1]) if drafted else (STEP,)
+    figure = _titled((9.0 if drafted else 6.0, 3.8), title)
+    for place, (column, name) in enumerate(panels, start=1):
+        axes = plain_axes(figure, (1, len(panels), place), name, "GPUs" if x == SIZE_KEY else x, "")
         _series(axes, rows, x, series, column)
         _ticks(axes, sorted({row[x] for row in rows}), x == SIZE_KEY)
         if column != STEP[0]:
@@ -77,21 +83,32 @@ def _ticks(axes: Axes, places: Sequence[float], doubling: bool) -> None:
     """A tick at each place where they are few; doubling: of places that grow by factors."""
     if doubling and len(places) > 1:
         axes.set_xscale("log", base=2)
-    if len(places) <= MOST_TICKS:
-        axes.set_xticks(places, [f"{value:,.10g}" for value in places])
+    labels = [f"{value:,.10g}" for value in places]
+    if len(places) <= MOST_TICKS and sum(len(label) + 1 for label in labels) <= TICK_CHARACTERS:
+        axes.set_xticks(places, labels)
         axes.minorticks_off()
+    elif not doubling:
+        axes.xaxis.set_major_formatter("{x:,.10g}")
+    axes.yaxis.set_major_formatter("{x:,.10g}")
 
 
-def _draw_line(axes: Axes, color: str, label: str | None, points: Sequence[tuple[float, Interval, str]]) -> None:
+def _draw_line(
+    axes: Axes,
+    color: str,
+    label: str | None,
+    points: Sequence[tuple[float, Interval, str]],
+    style: str = "-",
+    band: bool = True,
+) -> None:
     """Means over their places within the band of their intervals; each point has its text as a tooltip on a page."""
     places, values = [place for place, _, _ in points], [value for _, value, _ in points]
     ends = [value.low for value in values], [value.high for value in values]
-    if len(points) > 1:
+    if len(points) > 1 and band:
         axes.fill_between(places, *ends, color=color, alpha=0.08, linewidth=0)
-    else:
+    elif band:
         # A band over a single point has no width.
         axes.vlines(places, *ends, color=color)
-    axes.plot(places, [value.mean for value in values], color=color, label=label)
+    axes.plot(places, [value.mean for value in values], color=color, label=label, linestyle=style)
     for place, value, text in points:
         axes.plot([place], [value.mean], color=color, marker="o", markersize=3, gid=f"{TIP}{text}")
 
@@ -163,14 +180,19 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
     for number, group in enumerate(groups):
         members = sorted((row for row in rows if not series or row[series] == group), key=lambda row: row[x])
         label = f"{series.rpartition('.')[2]} {group}" if series else ""
+        # Beyond the colours a line of a used one is dashed.
+        color, style = LINE_COLORS[number % len(LINE_COLORS)], ("-", "--", ":")[number // len(LINE_COLORS) % 3]
         points = []
         for row in members:
             value, place = sweep.interval_in(row, column), f"{x.rpartition('.')[2]} {row[x]}:"
             text = f"{label} {place} {value.mean:.4g} [{value.low:.4g}, {value.high:.4g}]".lstrip()
             points.append((row[x], value, text))
-        _draw_line(axes, LINE_COLORS[number % len(LINE_COLORS)], label or None, points)
+        _draw_line(axes, color, str(group) or None, points, style, len(groups) <= MOST_BANDS)
+    if len(groups) > MOST_BANDS:
+        axes.set_title(f"{axes.get_title(loc='left')}, means alone", fontsize=9, loc="left", color=INK)
     if series and len(groups) > 1:
-        axes.legend(fontsize=8, frameon=False)
+        columns = 1 + len(groups) // len(LINE_COLORS)
+        axes.legend(title=series, title_fontsize=8, fontsize=8, frameon=False, ncols=columns, handlelength=2.6)
 
 
 @picture_style()
@@ -196,7 +218,7 @@ def _places(rows: Sequence[sweep.PlanRow]) -> tuple[list[float], list[float]]:
 @picture_style()
 def size_figure(sizing: Sizing) -> Figure:
     """Step and price of a step over the GPUs of each device; the knee ringed, what to take filled."""
-    figure = _titled((9.0, 3.8), f"{sizing.model}: clusters that train it")
+    figure = _titled((9.0, 3.8), f"{sizing.model}: clusters that train it (large dot: what to take; ring: the knee)")
     for place, (name, limit) in enumerate(((STEP[1], sizing.deadline_s), ("USD per step", sizing.budget_usd)), start=1):
         axes = plain_axes(figure, (1, 2, place), name, "GPUs", "")
         for color, one in zip(itertools.cycle(LINE_COLORS), (one for one in sizing.devices if one.sizes), strict=False):
@@ -208,7 +230,7 @@ def size_figure(sizing: Sizing) -> Figure:
                 if size.gpus in (one.knee, one.chosen):
                     filled = color if size.gpus == one.chosen else "white"
                     axes.scatter([size.gpus], [value.mean], s=60, facecolors=filled, edgecolors=color, zorder=3)
-            _draw_line(axes, color, one.device, points)
+            _draw_line(axes, color, one.device, points, band=len(sizing.devices) <= MOST_BANDS)
         _ticks(axes, sorted({size.gpus for one in sizing.devices for size in one.sizes}), doubling=True)
         axes.set_ylim(bottom=0)
         if limit is not None:
@@ -235,24 +257,19 @@ def draft_figure(found: DraftCurve) -> Figure:
         _draw_line(axes, color, name, points)
     axes.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
     axes.legend(fontsize=8, frameon=False)
-    shares = plain_axes(figure, (1, 2, 2), "share", "draft length k", "")
+    shares = plain_axes(figure, (1, 2, 2), "share of decoding, of iterations", "draft length k", "")
     lengths = [one.draft_length for one in found.lengths]
-    shares.plot(
-        lengths,
-        [one.pays_share for one in found.lengths],
-        color=LINE_COLORS[0],
-        marker="o",
-        label="decoding at live batches that gain",
-    )
-    shares.plot(
-        lengths,
-        [one.eager_share for one in found.lengths],
-        color=LINE_COLORS[1],
-        marker="o",
-        label="iterations outside graphs",
-    )
-    shares.set_ylim(-0.03, 1.03)
-    shares.legend(fontsize=8, frameon=False, loc="lower right")
+    drafted = [one for one in found.lengths if one.draft_length]  # without drafts nothing gains
+    for color, name, given in zip(
+        LINE_COLORS,
+        ("decoding at live batches that gain", "iterations outside graphs"),
+        ([one.pays_share for one in drafted], [one.eager_share for one in drafted]),
+        strict=False,
+    ):
+        shares.plot([one.draft_length for one in drafted], given, color=color, marker="o", markersize=3, label=name)
+    shares.set_ylim(-0.03, 1.25)  # room for the legend above all shares
+    shares.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    shares.legend(fontsize=8, frameon=False, loc="upper right")
     for one in (axes, shares):
         one.set_xticks(lengths)
     return figure
@@ -262,8 +279,9 @@ WIDTH_IN, PANEL_IN = 10.0, 1.55
 SMOOTHED_SHARE = 0.02
 """Share of the run over which the lines are averaged, twice; single steps stand behind them as dots. The line of the
 step is that of the undisturbed one."""
+FEW_STEPS = 200
 PANELS = (
-    ("step_s", "step (s); line:\nundisturbed"),
+    ("step_s", "step (s)"),
     ("exposed_generation_s", "exposed\ngeneration (s)"),
     ("response_tokens", "response\n(tokens)"),
     ("acceptance_length", "tokens per\nverification"),
@@ -291,15 +309,15 @@ def run_figure(run: Run) -> Figure:
 def _panels(run: Run) -> list[tuple[str, str]]:
     """Panels that differ from a constant, and the step always."""
     sides = run.sides.values()
-
+    disturbed = any(cause != "steps" for side in sides for cause in side.ledger)
     shown = {
         "step_s": True,
-        "lost": any(cause != "steps" for side in sides for cause in side.ledger),
+        "lost": disturbed,
         "acceptance_length": any(side.speculates for side in sides),
         **({} if run.asynchronous else {"exposed_generation_s": False}),
     }
     return [
-        (column, label)
+        (column, f"{label}; line:\nundisturbed" if disturbed and column == "step_s" else label)
         for column, label in PANELS
         if shown.get(column, column not in shown and any(np.ptp(side.steps[column]) > 0 for side in sides))
     ]
@@ -322,8 +340,9 @@ def _panel(axis: Axes, run: Run, column: str, label: str) -> None:
         line = _smoothed(side.steps["steps_s"] if column == "step_s" else values)
         # Single extreme steps would flatten all others.
         tops.append(max(float(np.quantile(values, 0.995)), float(line.max())))
-        # Rasterised: a run has up to 100,000 steps.
-        axis.plot(steps, values, ".", ms=1.6, color=color, alpha=0.35, rasterized=True)
+        # Rasterised: a run has up to 100,000 steps. Few steps are seen as dots of their own.
+        few = len(steps) <= FEW_STEPS
+        axis.plot(steps, values, ".", ms=6 if few else 1.6, color=color, alpha=0.6 if few else 0.35, rasterized=True)
         axis.plot(steps, line, color=color, lw=1.8, label=name)
     if tops and column != "acceptance_length":
         axis.set_ylim(0, 1.08 * max(tops) or 1.0)

@@ -13,6 +13,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from rlsim.report.format import NAMES
 
@@ -67,6 +68,15 @@ def picture_style() -> Iterator[None]:
             }
         )
         yield
+
+
+def counts_axis(axes: Axes) -> None:
+    """A logarithmic axis of counts from left to right: ticks at 1, 2 and 5 of each decade, as whole numbers."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    # Where ticks are few, matplotlib names those between as formulas, which picture_style prints as they are written.
+    axes.xaxis.set_minor_formatter("")
 
 
 def save_picture(figure: Figure, path: Path) -> Path:

@@ -6,7 +6,7 @@ from functools import partial
 
 from rlsim.report import format as fmt
 from rlsim.report.figures.bars import Bar, BarRow, checked_figure, improvement_figure
-from rlsim.report.figures.grids import plan_figure, run_figure, size_figure, sweep_figures
+from rlsim.report.figures.grids import draft_figure, plan_figure, run_figure, size_figure, sweep_figures
 from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
 from rlsim.report.figures.validation import ratios, scatter
 from rlsim.report.page.parts import (
@@ -26,13 +26,14 @@ from rlsim.report.page.parts import (
 )
 from rlsim.report.table import Table
 from rlsim.report.text import attribution as wording
+from rlsim.report.text import improvement as drafting
 from rlsim.report.text import run as run_text
 from rlsim.report.text.plan import candidates_table, objective_text, recommendation, sure_words
 from rlsim.report.text.planning import split_of, splits_of
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
 from rlsim.results.check import Check, Improvement
-from rlsim.results.planning import DeviceSize, Sizing
+from rlsim.results.planning import DeviceSize, DraftCurve, Sizing
 from rlsim.results.record import Row
 from rlsim.results.run import Run
 from rlsim.results.sweep import Change, Plan, SweepResult, interval_in
@@ -306,6 +307,19 @@ def size_part(found: Sizing) -> Part:
         "size-assumptions": assumed(run_text.assumed_words(found), ()),
     }
     return Part("size", found.model, run_text.recommendation(found), figures, sections, [run_text.task_words(found)])
+
+
+def draft_part(found: DraftCurve) -> Part:
+    """Draft lengths by what they gain."""
+    best = found.chosen
+    figures = (
+        [speedup("Rollout", best.rollout_speedup), speedup("Step", best.step_speedup)] if best.draft_length else []
+    )
+    sections: Sections = {
+        "k-gains": [picture("k-curve", draft_figure(found))],
+        "k-lengths": [drafting.draft_table(found), *map(Text, drafting.draft_notes(found))],
+    }
+    return Part("k", found.scenario, drafting.draft_headline(found), figures, sections, drafting.assumed_drafter(found))
 
 
 def _device(one: DeviceSize) -> list[Block]:

@@ -26,6 +26,7 @@ PARTS: dict[str, Callable[[Any], Part]] = {
     "check": answers.check_part,
     "improvement": answers.improvement_part,
     "size": answers.size_part,
+    "k": answers.draft_part,
 }
 SUFFIXES = (".html", ".htm")
 HERE = Path(__file__).parent

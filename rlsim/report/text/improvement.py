@@ -86,6 +86,21 @@ def draft_headline(found: DraftCurve) -> str:
 
 def render_draft_curve(found: DraftCurve, style: Style = DEFAULT_STYLE) -> str:
     """Speed-ups by draft length, at which live batches each pays, and what graphs it needs."""
+    return sections(
+        style.opening(draft_headline(found)),
+        *(style.wrapped(note) for note in assumed_drafter(found)),
+        draft_table(found).lines(style),
+        *(style.wrapped(note) for note in draft_notes(found)),
+    )
+
+
+def assumed_drafter(found: DraftCurve) -> list[str]:
+    """Sentence on the drafter of a scenario that has none; empty where it has one."""
+    return [f"The scenario drafts nothing; assumed: {found.assumed}."] if found.assumed else []
+
+
+def draft_table(found: DraftCurve) -> Table:
+    """A line for each draft length; the best one is marked."""
     heads = ["", "k", "tokens", "rollout", "step", "pays up to", "of decoding", "outside graphs", "graphs need"]
     rows = [
         (
@@ -101,8 +116,13 @@ def render_draft_curve(found: DraftCurve, style: Style = DEFAULT_STYLE) -> str:
         )
         for one in found.lengths
     ]
+    title = "pays up to: the largest live batch that gains, and the share of undrafted decoding at such batches"
+    return Table("Draft lengths", title, heads, rows)
+
+
+def draft_notes(found: DraftCurve) -> list[str]:
+    """Lengths that cannot run, graphs that would hold the best one, and lengths that do as well."""
     best = found.chosen
-    assumed = [f"The scenario drafts nothing; assumed: {found.assumed}."] if found.assumed else []
     notes = [f"k = {k} cannot run: {reason}" for k, reason in found.left_out.items()]
     if best.eager_share > 0:
         notes.append(
@@ -117,10 +137,4 @@ def render_draft_curve(found: DraftCurve, style: Style = DEFAULT_STYLE) -> str:
     ]
     if rivals:
         notes.append(f"Within 1 % of the step: k = {', '.join(rivals)}.")
-    title = "pays up to: the largest live batch that gains, and the share of undrafted decoding at such batches"
-    return sections(
-        style.opening(draft_headline(found)),
-        *(style.wrapped(note) for note in assumed),
-        Table("Draft lengths", title, heads, rows).lines(style),
-        *(style.wrapped(note) for note in notes),
-    )
+    return notes
