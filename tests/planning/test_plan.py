@@ -345,7 +345,7 @@ def test_trainers_that_leave_an_engine_no_room_do_not_compete() -> None:
     assert answer.best.step_s <= project(scenario).candidate.step_s.mean * 1.001
 
 
-def test_a_loop_that_states_no_lag_is_searched_as_it_is() -> None:
+def test_a_loop_that_states_no_lag_is_searched_as_it_is(tmp_path: Path) -> None:
     """A style bounds what is in flight: whole steps of lag are another loop, and no lag a synchronous one."""
     keys = ["speculation.method=none", "workload.prompts_per_step=16", "trainer.global_batch_samples=null",
             "simulation.replications=2", "cluster.generation_gpus=4", "loop.mode=async", "loop.style=prime_rl",
@@ -358,5 +358,7 @@ def test_a_loop_that_states_no_lag_is_searched_as_it_is() -> None:
     assert own and answer.current is not None
     assert min(row.step_s for row in own) <= answer.current.step_s.mean * (1 + 1e-9)
     assert all("lag" not in row.overrides for row in own)
+    write_plan(answer, tmp_path)  # its picture asked each plan for a lag
+    assert (tmp_path / "pareto.png").exists()
     layout = next(one for one in techniques(scenario).techniques if one.name == "best_layout")
     assert not any(change.startswith("loop.") for change in layout.changes)
