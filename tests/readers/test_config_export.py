@@ -8,6 +8,7 @@ import pytest
 from corpus_files import CORPUS, FOLDER, IDS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_import_rules import OPENRLHF
 
 from rlsim.cli.readers import FrameworkName
 from rlsim.errors import InputError
@@ -236,6 +237,16 @@ def test_an_export_names_no_checkpoint_of_a_shipped_configuration(framework: str
     key = framework_of(framework).model
     assert not [word for word in answer.overrides if re.match(rf"[-+]*{re.escape(key)}[ =]", word)]
     assert any(line.startswith(f"{key}: name your checkpoint") for line in answer.left)
+
+
+def test_an_option_that_must_go_from_a_script_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"{OPENRLHF} --train.colocate_all --train.async_enable\n")
+    tree = read_config("openrlhf", tmp_path / "run.sh")
+    scenario = import_config("openrlhf", tmp_path / "run.sh", asked=ASKED).scenario
+    answer = export_scenario(vary(scenario, {"lag": 0}), "openrlhf", tree)
+    # It was left away without a word: the run would have stayed asynchronous.
+    assert "--train.async_enable: take it out of your own, which no further option does" in answer.left
+    assert "async" not in " ".join(answer.overrides)
 
 
 def test_a_filter_of_groups_that_no_key_turns_on_is_told() -> None:

@@ -97,6 +97,9 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     left += [
         f"{key.removeprefix(LAUNCHER)}={_word(value)}: yours to tell the launcher" for key, value in launched.items()
     ]
+    if base is not None and known.form in ("words", "toml"):
+        off = [key for key, value in sorted(changed.items()) if value in (None, False) and key in base.given]
+        left += [f"{_option(known, key)}: take it out of your own, which no further option does" for key in off]
     left += [*(_unwritten(scenario) if base is None else ()), *_filter(known, scenario, reader)]
     left += [*_optionless(known, scenario), *_model(known, scenario, base)]
     if base is None:
@@ -112,10 +115,13 @@ def _override(framework: Framework, key: str, value: Any, there: bool) -> list[s
     if framework.form not in ("words", "toml"):
         # Hydra refuses key=value for a key that the configuration does not have; ++ adds or replaces it.
         return [f"{'' if there else '++'}{key}={_word(value)}"]
-    option = f"--{key.replace('_', '-') if framework.dashes else key}"
     if value is None or value is False:
         return []
-    return [option if value is True else f"{option} {_word(value)}"]
+    return [_option(framework, key) if value is True else f"{_option(framework, key)} {_word(value)}"]
+
+
+def _option(framework: Framework, key: str) -> str:
+    return f"--{key.replace('_', '-') if framework.dashes else key}"
 
 
 def _former(key: str, aliases: Mapping[str, str]) -> str:
