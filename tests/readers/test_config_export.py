@@ -249,6 +249,14 @@ def test_an_option_that_must_go_from_a_script_is_told(tmp_path: Path) -> None:
     assert "async" not in " ".join(answer.overrides)
 
 
+def test_a_lag_is_said_by_the_key_that_the_framework_has_for_it() -> None:
+    path = next(path for _, path in CORPUS if path.stem == "verl_fully_async")
+    scenario = import_config("verl", path, asked=ASKED).scenario
+    answer = export_scenario(vary(scenario, {"lag": 1}), "verl", read_config("verl", path))
+    # A plan of a lag had no counterpart where a share of a batch says the same.
+    assert "async_training.staleness_threshold=1" in answer.overrides and "lag" not in str(answer.left)
+
+
 def test_a_filter_of_groups_that_no_key_turns_on_is_told() -> None:
     given = vary(load_scenario("quickstart"), {"workload.usable_group_share": 0.6})
     (told,) = [line for line in export_scenario(given, "slime").left if line.startswith("workload.usable_group_share")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from rlsim.readers.frameworks.registry import framework_of
 from rlsim.readers.frameworks.targets import default_of
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked, without
 from rlsim.schema.base import Strict, replaced
+from rlsim.schema.loop import LIMITS
 from rlsim.schema.scenario import Scenario
 
 MAX_WRITES = 3
@@ -73,6 +74,24 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     knows is written, over the framework's own base configuration.
     """
     check_trained(scenario, "an export")
+    found = _exported(scenario, framework, base)
+    if any(sentence.startswith("loop.policy_lag=") for sentence in found.left):
+        ways = [found, *(_exported(one, framework, base) for one in _said_otherwise(scenario))]
+        return min(ways, key=lambda one: len(one.left))
+    return found
+
+
+def _said_otherwise(scenario: Scenario) -> Iterator[Scenario]:
+    """The scenario with its lag said by each other key by which the same loop is as far ahead: verl's fully
+    asynchronous trainer and ROLL have a share of a batch."""
+    loop = scenario.loop
+    for key in LIMITS:
+        other = replaced(loop, {"policy_lag": None, key: loop.policy_lag})
+        if other.asynchrony == loop.asynchrony:
+            yield replaced(scenario, {"loop": other})
+
+
+def _exported(scenario: Scenario, framework: str, base: ConfigTree | None) -> Exported:
     known = framework_of(framework)
     tree = base or _start(known, scenario)
     wanted = {rule.target: _wanted(scenario, rule.target) for rule in known.rules}
