@@ -75,7 +75,8 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     """
     check_trained(scenario, "an export")
     found = _exported(scenario, framework, base)
-    if any(sentence.startswith("loop.policy_lag=") for sentence in found.left):
+    left = {sentence.partition("=")[0] for sentence in found.left}
+    if "loop.policy_lag" in left and "loop.style" not in left:  # of another loop no key means the same
         ways = [found, *(_exported(one, framework, base) for one in _said_otherwise(scenario))]
         return min(ways, key=lambda one: len(one.left))
     return found
