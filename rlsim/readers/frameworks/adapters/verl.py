@@ -66,9 +66,11 @@ RULES = (
     # V1: parameter_sync_step mini-batches, published once (trainer_base.py:511-537).
     of(Loop.update_every, when=lambda c: c.fully_async).same(Async.trigger_parameter_sync_step),
     of(Loop.in_flight_updates, when=lambda c: c.fully_async).same(Async.partial_rollout),
-    # verl's sample of asynchronous training is a prompt with all its responses.
+    # verl's sample is a prompt with its responses; 16 an engine are the style's and left to it, for other layouts too.
     of(Loop.max_in_flight_groups, when=lambda c: c.fully_async).rule(
-        lambda c: c.asynchronous_training.concurrent_samples_per_replica * c.replicas or None,
+        lambda c: (
+            None if (own := c.asynchronous_training.concurrent_samples_per_replica) in (0, 16) else own * c.replicas
+        ),
         lambda c, value: [
             Async.concurrent_samples_per_replica.to(value // c.replicas) if c.fully_async else None  # opens its section
         ],
