@@ -72,8 +72,7 @@ def train_layout(trainer: Trainer, card: ModelCard, gpus: int) -> TrainLayout:
     cp, ep, rank = trainer.context_parallel, trainer.expert_parallel * trainer.expert_tensor_parallel, trainer.lora_rank
     experts = card.num_moe_layers * counts.expert * (card.moe.num_experts if card.moe else 0)
     dense = counts.total - experts
-    # One at least: of a loop of rollouts alone nobody checks that the sizes of its idle trainer divide the GPUs.
-    data_parallel = max(1, gpus // (tp * pp * cp))
+    data_parallel = max(1, gpus // (tp * pp * cp))  # of a loop of rollouts alone nobody checks that sizes divide GPUs
     return TrainLayout(
         data_parallel=data_parallel,
         # Context-parallel ranks hold the same weights, so that the optimizer is spread over them too.

@@ -68,9 +68,7 @@ RULES = (
     of(Loop.in_flight_updates, when=lambda c: c.fully_async).same(Async.partial_rollout),
     # verl's sample is a prompt with its responses; 16 an engine are the style's and left to it, for other layouts too.
     of(Loop.max_in_flight_groups, when=lambda c: c.fully_async).rule(
-        lambda c: (
-            None if (own := c.asynchronous_training.concurrent_samples_per_replica) in (0, 16) else own * c.replicas
-        ),
+        lambda c: c.asynchronous_training.own_in_flight * c.replicas or None,
         lambda c, value: [
             Async.concurrent_samples_per_replica.to(value // c.replicas) if c.fully_async else None  # opens its section
         ],

@@ -76,6 +76,12 @@ class Async(Options, section="async_training"):
     partial_rollout = flag(True)
     concurrent_samples_per_replica = integer(0)
 
+    @property
+    def own_in_flight(self) -> int:
+        """Prompts in flight for an engine; 0 for the 16 of the style, which stay open for other numbers of engines."""
+        each = self.concurrent_samples_per_replica
+        return 0 if each == 16 else each
+
 
 class Pool(Options, section="rollout"):
     """GPUs of a rollout pool of its own."""
