@@ -150,7 +150,7 @@ RULES = (
         lambda _, value: [Sglang.dp_size.to(value), Sglang.enable_dp_attention.to(value > 1)],
     ),
     of(Engine.kv_precision, when=lambda c: not c.on_vllm).words(
-        Sglang.kv_cache_dtype, ("fp8*", "fp8"), ("auto", "bf16"), other="bf16"
+        Sglang.kv_cache_dtype, ("fp8_e4m3", "fp8"), ("fp8*", "fp8"), ("auto", "bf16"), other="bf16"
     ),
     # No chunks by default (cli_args.py:1766), then whole prompts up to max_prefill_tokens.
     of(Engine.max_batched_tokens, when=lambda c: not c.on_vllm).by(

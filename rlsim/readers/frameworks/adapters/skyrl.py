@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rlsim.readers.frameworks.adapters.skyrl_options import (
     Async,
@@ -66,6 +66,24 @@ def _logprob_micro_batch_tokens(c: Skyrl) -> int:
     return c.r.real_tokens(c.run.micro_forward_batch_size_per_gpu, c.cap)
 
 
+LEAST_LOADED = "sticky_least_loaded"
+"""Policy of vllm-router that hands a session to the engine with the fewest."""
+
+
+def _dispatch(c: Skyrl) -> Literal["static", "round_robin", "least_loaded"]:
+    """Sessions of the router are trajectories (inference_servers/remote_inference_client.py:894-905)."""
+    if c.generator.batched or not c.engine.async_engine:
+        return "static"
+    return "least_loaded" if c.engine.router_policy == LEAST_LOADED else "round_robin"
+
+
+def _set_dispatch(c: Skyrl, value: str) -> Iterator[Change]:
+    """Its vllm-router has no queue of its own: another policy than these two is none to say."""
+    yield Generator.batched.to(value == "static")
+    if value == "least_loaded" or c.engine.router_policy == LEAST_LOADED:
+        yield Inference.router_policy.to(LEAST_LOADED if value == "least_loaded" else None)
+
+
 of = Rules(Skyrl)
 RULES = (
     of.either(
@@ -112,10 +130,12 @@ RULES = (
             Inference.quantization, (None, "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
         ),
     ),
-    of(Engine.dispatch).rule(
-        lambda c: "static" if c.generator.batched or not c.engine.async_engine else "round_robin",
-        lambda _, value: [Generator.batched.to(value == "static")],
+    # inference_servers/utils.py:148-155 hands all of engine_init_kwargs to vLLM, and router_init_kwargs to its router.
+    of(Engine.kv_precision).words(
+        Inference.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
     ),
+    of(Engine.max_captured_tokens).same(Inference.max_cudagraph_capture_size),
+    of(Engine.dispatch).rule(_dispatch, _set_dispatch),
     of(Engine.max_running_sequences).same(Inference.max_num_seqs),
     of(Engine.max_batched_tokens).same(Inference.max_num_batched_tokens),
     of(Engine.gpu_memory_utilization).same(Inference.gpu_memory_utilization),
@@ -171,6 +191,11 @@ RULES = (
     ),
     of(Trainer.micro_batch_samples, when=lambda c: c.unpacked).same(Run.micro_train_batch_size_per_gpu),
     of(Trainer.logprob_micro_batch_samples, when=lambda c: c.unpacked).same(Run.micro_forward_batch_size_per_gpu),
+    # backends/skyrl_train/workers/megatron/megatron_worker.py:493-494 and megatron_model_wrapper.py:397.
+    of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").rule(
+        lambda c: "fp8" if c.mcore.fp8 in ("hybrid", "e4m3") else "bf16",
+        lambda c, value: [Megatron.fp8.to("hybrid" if value == "fp8" else None)][: c.megatron],
+    ),
     of(Trainer.recompute).cases(
         Case("none", [Run.gradient_checkpointing.holds(False)], when=lambda c: not c.megatron),
         Case("full", [Run.gradient_checkpointing.holds(True)], when=lambda c: not c.megatron),
@@ -277,6 +302,11 @@ FRAMEWORK = of.framework(
     form="hydra",
     shipped={"ppo_base_config": ["skyrl"], "fully_async": ["skyrl", "skyrl_fully_async"]},
     stack="skyrl",
+    programs={
+        "sync": "skyrl.train.entrypoints.main_base",
+        "slime": "examples.train.async.main_async",
+        "skyrl": "examples.train.fully_async.main_fully_async",
+    },
     start_asynchronous=["skyrl", "skyrl_fully_async"],
     entry={
         r"^skyrl\.train\.entrypoints\.main_(base|generate)$": {},

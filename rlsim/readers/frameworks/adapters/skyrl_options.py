@@ -66,6 +66,7 @@ class Megatron(Options, section="trainer.policy.megatron_config"):
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1), integer(1)
     expert_model_parallel_size, expert_tensor_parallel_size = integer(1), integer()
     moe_token_dispatcher_type = text()
+    fp8 = text(name="transformer_config_kwargs.fp8")
     recompute_granularity = text(name="transformer_config_kwargs.recompute_granularity")
     use_precision_aware_optimizer = flag(False, name="optimizer_config_kwargs.use_precision_aware_optimizer")
     optimizer_cpu_offload = switch(name="optimizer_config_kwargs.optimizer_cpu_offload")
@@ -113,6 +114,9 @@ class Inference(Options, section="generator.inference_engine"):
     enforce_eager, enable_prefix_caching, enable_chunked_prefill = flag(), flag(), flag()
     quantization = text(name="engine_init_kwargs.quantization")
     max_model_len = integer(0, name="engine_init_kwargs.max_model_len")
+    kv_cache_dtype = text(name="engine_init_kwargs.kv_cache_dtype")
+    max_cudagraph_capture_size = integer(name="engine_init_kwargs.max_cudagraph_capture_size")
+    router_policy = text(name="router_init_kwargs.policy")
 
 
 class Drafts(Options, section="generator.inference_engine.speculative_config"):
