@@ -40,6 +40,11 @@ CONFIGS = {
         "--rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 4096 --global-batch-size 256 "
         "--use-dynamic-batch-size --max-tokens-per-gpu 8192 --rollout-num-gpus-per-engine 2\n",
     ),
+    "swift": (
+        "run.sh",
+        "megatron rlhf --rlhf_type grpo --model Qwen/Qwen2.5-3B --num_generations 8 --global_batch_size 64 "
+        "--max_completion_length 1024 --max_length 512 --use_vllm true --vllm_mode colocate\n",
+    ),
     "nemo-rl": (
         "run.yaml",
         "defaults: grpo_math_1B.yaml\npolicy: {model_name: Qwen/Qwen2.5-1.5B}\n"
@@ -66,6 +71,7 @@ OPTIONS = [
     ("skyrl megatron", "fp8_training", {}, ["transformer_config_kwargs.fp8=hybrid"]),
     ("slime", "fp8_training", {}, ["--fp8-format e4m3", "--fp8-recipe blockwise"]),
     ("slime", "no_offload", {}, ["--no-offload-train"]),
+    ("swift", "fp8_training", {}, ["--fp8_format hybrid"]),
 ]  # fmt: skip
 
 
