@@ -81,8 +81,9 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return str(LISTS["needs"][self.needs])
         if not held(scenario, self.when):
             return ALREADY
-        framework = _framework(scenario)
-        return self.lacking.get(framework, self.lacking.get(f"{framework} {scenario.trainer.backend}", ""))
+        framework, layout = _framework(scenario), "shared" if scenario.cluster.colocated else "split"
+        names = (framework, f"{framework} {scenario.trainer.backend}", f"{framework} {layout}")
+        return next((self.lacking[name] for name in names if name in self.lacking), "")
 
     def keys(self, scenario: Scenario) -> Overrides:
         """Its overrides before any that it tries out, as the scenario's framework has them."""

@@ -29,6 +29,13 @@ CONFIGS = {
         "generator.inference_engine.num_engines=8 trainer.policy.model.path=Qwen/Qwen2.5-1.5B-Instruct "
         "generator.batched=true\n",
     ),
+    "skyrl split": (
+        "run.sh",
+        "python -m examples.train.fully_async.main_fully_async trainer.placement.policy_num_gpus_per_node=4 "
+        "trainer.placement.ref_num_gpus_per_node=4 trainer.placement.colocate_all=false "
+        "generator.inference_engine.num_engines=4 trainer.policy.model.path=Qwen/Qwen2.5-1.5B-Instruct "
+        "trainer.fully_async.enabled=true\n",
+    ),
     "skyrl megatron": (
         "run.sh",
         "python -m skyrl.train.entrypoints.main_base trainer.placement.policy_num_gpus_per_node=8 "
@@ -68,6 +75,8 @@ OPTIONS = [
     ("verl", "partial_rollouts", {}, ["trainer.v1.trainer_mode=colocate_async"]),
     ("skyrl", "least_loaded", {}, ["router_init_kwargs.policy=sticky_least_loaded", "generator.batched=false"]),
     ("skyrl", "larger_graphs", {}, ["engine_init_kwargs.max_cudagraph_capture_size="]),
+    ("skyrl split", "reference_pool", {}, ["trainer.placement.colocate_policy_ref=false", "ref_num_gpus_per_node=1"]),
+    ("skyrl split", "other_split", {}, ["policy_num_gpus_per_node=2", "policy_num_nodes=3", "ref_num_nodes=3"]),
     ("skyrl megatron", "fp8_training", {}, ["transformer_config_kwargs.fp8=hybrid"]),
     ("slime", "fp8_training", {}, ["--fp8-format e4m3", "--fp8-recipe blockwise"]),
     ("slime", "no_offload", {}, ["--no-offload-train"]),
@@ -111,8 +120,8 @@ def test_a_loop_that_another_program_runs_is_told_in_one_line(
 
 LACKING = {
     "verl": ["tail_batching", "shared_queue", "reference_pool", "migration", "fast_refit", "fp8_training"],
-    "skyrl": ["partial_rollouts", "tail_batching", "streaming", "shared_queue", "migration", "fused_kernels",
-              "fast_refit", "fp8_training"],
+    "skyrl": ["reference_pool", "partial_rollouts", "tail_batching", "streaming", "shared_queue", "migration",
+              "fused_kernels", "fast_refit", "fp8_training"],
     "slime": ["async_first_done", "async_lag2", "tail_batching", "streaming", "shared_queue", "reference_pool",
               "migration", "fast_refit"],
 }  # fmt: skip
@@ -123,8 +132,8 @@ def test_a_move_that_a_framework_cannot_make_says_what_it_does(name: str, tmp_pa
     framework, imports, _ = imported(name, tmp_path)
     scenario = vary(imports, {"trainer.reference_logprobs": True})
     for move in map(move_named, LACKING[name]):
-        backend = f"{framework} {scenario.trainer.backend}"
-        assert move.missing(scenario) == move.lacking.get(framework, move.lacking.get(backend)), move.name
+        kinds = (framework, f"{framework} {scenario.trainer.backend}", f"{framework} shared")
+        assert move.missing(scenario) in [move.lacking.get(kind) for kind in kinds], move.name
         # A stack of servers names no framework: nothing is known of it.
         assert move.missing(vary(scenario, "stack=servers")) not in move.lacking.values()
 

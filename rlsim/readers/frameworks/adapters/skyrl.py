@@ -20,7 +20,7 @@ from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.megatron import core_rules, optimizer_bytes, shared_experts
 from rlsim.readers.frameworks.options import Change
 from rlsim.readers.frameworks.pools import skyrl_teacher
-from rlsim.readers.frameworks.rules import Assumption, Case, Rules, vllm_method
+from rlsim.readers.frameworks.rules import Assumption, Case, Rules, node_size, vllm_method
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
 
@@ -48,11 +48,23 @@ def _set_max_response(c: Skyrl, value: int) -> Iterator[Change]:
 
 
 def _set_num_gpus(c: Skyrl, value: int) -> list[Change]:
-    left, node = value - c.generation_gpus, c.placement.policy_num_gpus_per_node
-    return [
-        Placement.policy_num_nodes.to(max(1, left // node)),
-        Placement.policy_num_gpus_per_node.to(max(1, min(node, left))),
-    ]
+    left = max(1, value - c.generation_gpus - c.beside)
+    each = node_size(left, c.placement.policy_num_gpus_per_node)
+    nodes = left // each
+    changes = [Placement.policy_num_nodes.to(nodes), Placement.policy_num_gpus_per_node.to(each)]
+    if c.beside:
+        return changes
+    # SkyRL stops where actor and reference share GPUs and their numbers differ (train/trainer.py:687-690, 717-721).
+    return [*changes, Placement.ref_num_nodes.to(nodes), Placement.ref_num_gpus_per_node.to(each)]
+
+
+def _set_reference_gpus(c: Skyrl, value: int) -> Iterator[Change]:
+    """On GPUs of their own only where engines have theirs."""
+    if c.split:
+        gpus = value or c.training_gpus
+        each = node_size(gpus, c.placement.policy_num_gpus_per_node)
+        yield Placement.colocate_policy_ref.to(not value)
+        yield from (Placement.ref_num_nodes.to(gpus // each), Placement.ref_num_gpus_per_node.to(each))
 
 
 def _set_generation_gpus(c: Skyrl, value: int | None) -> list[Change]:
@@ -101,8 +113,9 @@ RULES = (
     of(Workload.max_rollouts_per_step, when=lambda c: c.run.dynamic_sampling == "filter").same(
         Run.max_sample_batches, least=1
     ),
-    of(Cluster.num_gpus).rule(lambda c: c.training_gpus + c.generation_gpus, _set_num_gpus),
+    of(Cluster.num_gpus).rule(lambda c: c.training_gpus + c.generation_gpus + c.beside, _set_num_gpus),
     of(Cluster.generation_gpus, when=lambda c: c.split).rule(lambda c: c.generation_gpus, _set_generation_gpus),
+    of(Cluster.reference_gpus).rule(lambda c: c.beside or None, _set_reference_gpus),
     of(Loop.rollouts_alone).rule(lambda c: c.rollouts_alone or None),
     of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
     of.either(

@@ -26,6 +26,7 @@ class Placement(Options, section="trainer.placement"):
 
     colocate_all = flag(True)
     policy_num_nodes, policy_num_gpus_per_node = size(), size()
+    ref_num_nodes, ref_num_gpus_per_node, colocate_policy_ref = aside(size()), aside(size()), aside(flag(True))
 
 
 class Run(Options, section="trainer"):
@@ -158,6 +159,13 @@ class Skyrl(Options):
     def training_gpus(self) -> int:
         """GPUs of the trainer."""
         return 0 if self.rollouts_alone else self.placement.policy_num_nodes * self.placement.policy_num_gpus_per_node
+
+    @property
+    def beside(self) -> int:
+        """GPUs of the reference policy beside the actor's, which shared ones always have (train/trainer.py:655-757)."""
+        place = self.placement
+        alone = self.split and not place.colocate_policy_ref and (self.run.use_kl_loss or self.run.use_kl_in_reward)
+        return place.ref_num_nodes * place.ref_num_gpus_per_node if alone else 0
 
     @property
     def megatron(self) -> bool:
