@@ -116,6 +116,8 @@ def techniques(scenario: Scenario) -> Techniques:
 def _planned(asked: Scenario, scenario: Scenario, move: Move) -> Tried | str:
     """A move of the loop with the split and the layouts that ``plan`` finds best for it on the same GPUs. asked: the
     scenario as the user states it."""
+    if lacking := move.lacks(scenario):
+        return lacking
     sets = move.keys(scenario)
     rules = {key: value for key, value in sets.items() if key != "lag"}
     try:

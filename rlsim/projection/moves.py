@@ -81,6 +81,10 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return str(LISTS["needs"][self.needs])
         if not held(scenario, self.when):
             return ALREADY
+        return self.lacks(scenario)
+
+    def lacks(self, scenario: Scenario) -> str:
+        """What the scenario's framework does instead, which has no option for it; empty where it has one."""
         framework, layout = _framework(scenario), "shared" if scenario.cluster.colocated else "split"
         names = (framework, f"{framework} {scenario.trainer.backend}", f"{framework} {layout}")
         return next((self.lacking[name] for name in names if name in self.lacking), "")
