@@ -116,12 +116,15 @@ def techniques(scenario: Scenario) -> Techniques:
 def _planned(asked: Scenario, scenario: Scenario, move: Move) -> Tried | str:
     """A move of the loop with the split and the layouts that ``plan`` finds best for it on the same GPUs. asked: the
     scenario as the user states it."""
-    rules = {key: value for key, value in move.sets.items() if key != "lag"}
+    if lacking := move.lacks(scenario):
+        return lacking
+    sets = move.keys(scenario)
+    rules = {key: value for key, value in sets.items() if key != "lag"}
     try:
         base = varied(scenario, rules)
         drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else ()
-        lag = int(str(move.sets.get("lag", own_lag(scenario))))
-        if move.sets and lag == own_lag(scenario) and base.loop.asynchrony == scenario.loop.asynchrony:
+        lag = int(str(sets.get("lag", own_lag(scenario))))
+        if sets and lag == own_lag(scenario) and base.loop.asynchrony == scenario.loop.asynchrony:
             return ALREADY  # what another layout brings is a move of its own
         limits = replace(default_limits(base), lags=(lag,), draft_lengths=drafted)
         leaders = leading_overrides(base, limits, LEADERS)

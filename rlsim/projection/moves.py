@@ -66,6 +66,7 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     needs: str = ""
     when: Conditions = field(default_factory=dict)
     lacking: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, Overrides] = field(default_factory=dict)
     update: bool = False
     asks: str = "nothing else"
     source: str = ""
@@ -80,20 +81,30 @@ class Move(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return str(LISTS["needs"][self.needs])
         if not held(scenario, self.when):
             return ALREADY
-        return self.lacking.get("" if scenario.stack is None else scenario.stack.framework, "")
+        return self.lacks(scenario)
+
+    def lacks(self, scenario: Scenario) -> str:
+        """What the scenario's framework does instead, which has no option for it; empty where it has one."""
+        framework, layout = _framework(scenario), "shared" if scenario.cluster.colocated else "split"
+        names = (framework, f"{framework} {scenario.trainer.backend}", f"{framework} {layout}")
+        return next((self.lacking[name] for name in names if name in self.lacking), "")
+
+    def keys(self, scenario: Scenario) -> Overrides:
+        """Its overrides before any that it tries out, as the scenario's framework has them."""
+        return self.own.get(_framework(scenario), self.sets)
 
     def at(self, scenario: Scenario, severity: float = 1.0) -> Change | None:
         """What it changes of a scenario; None where there is nothing."""
-        found = FUNCTIONS[self.does](scenario, severity) if self.does else Change(keys=self.sets)
+        found = FUNCTIONS[self.does](scenario, severity) if self.does else Change(keys=self.keys(scenario))
         how = found.how or self.title if found else ""
         return None if found is None else replace(found, name=self.name, how=how, rebound=self.rebound)
 
     def ways(self, scenario: Scenario) -> list[Overrides]:
         """Its overrides, with each value of what it tries out; a cluster that is split already stays so."""
         if self.tries in ("", PLAN) or (self.tries == "split" and not scenario.cluster.colocated):
-            return [self.sets]
+            return [self.keys(scenario)]
         tried = _TRIED[self.tries]
-        return [{**self.sets, **tried(scenario, value)} for value in LISTS["values"][self.tries]]
+        return [{**self.keys(scenario), **tried(scenario, value)} for value in LISTS["values"][self.tries]]
 
 
 class Fault(Move, frozen=True, kw_only=True):
@@ -128,6 +139,11 @@ class Fault(Move, frozen=True, kw_only=True):
     def stated(self, scenario: Scenario) -> bool:
         """Whether the scenario itself is as the fault would make it."""
         return bool(self.sets) and states(scenario, self.sets)
+
+
+def _framework(scenario: Scenario) -> str:
+    """Name of the scenario's framework; "" where no stack says one."""
+    return "" if scenario.stack is None else scenario.stack.framework
 
 
 def states(scenario: Scenario, keys: Keys) -> bool:

@@ -155,3 +155,12 @@ def test_moves_of_the_loop_are_left_out_where_no_plan_can_be_made() -> None:
     two = load_scenario("quickstart", [*FEW, *split, "training_hardware=h200_sxm", "simulation.replications=1"])
     reasons = {one.name: one.reason for one in techniques(two).left_out}
     assert "GPUs of one kind" in reasons["async_first_done"]
+
+
+def test_a_loop_that_a_framework_has_no_option_for_is_left_out_or_has_its_own_rules() -> None:
+    few = [*FEW, "speculation.method=none", "simulation.replications=2", "trainer.pipeline_parallel=1"]
+    slime = techniques(load_scenario("quickstart", [*few, "stack=slime", "engine.name=sglang"]))
+    reasons = {one.name: one.reason for one in slime.left_out}
+    assert "no option" in reasons["async_lag2"] and "no option" in reasons["async_first_done"]
+    in_order = next(one for one in slime.techniques if one.name == "async_in_order")
+    assert 'loop.style="slime"' in " ".join(in_order.changes)

@@ -74,7 +74,7 @@ def test_export_after_import_changes_no_key_with_or_without_a_base(framework: st
     (tmp_path / "patched.yaml").write_text(answer.config)
     mean = mean_sample(scenario)
     read = keys_of(adapter, Reader(read_config(framework, tmp_path / "patched.yaml"), mean))
-    told = {sentence.split("=")[0] for sentence in answer.left}
+    told = {word.split("=")[0] for line in answer.left for word in line.partition(" does so by ")[0].split(", ")}
     for key, value in keys_of(adapter, Reader(tree, mean)).items():
         assert key in told or key in LEFT_TO_STACK or read.get(key, default_of(key)) == value, key
     assert told <= {"loop.mode", "loop.style", "loop.membership", "loop.policy_lag", "loop.max_in_flight_groups",
@@ -219,7 +219,17 @@ WRITTEN: list[tuple[str, dict[str, Any], set[str], str]] = [
     ("easyr1", {"workload.max_response_tokens": 3000}, {"data.max_prompt_length=1096"}, "workload"),
     ("easyr1", {}, {"worker.actor.micro_batch_size_per_device_for_update=1"}, "trainer.micro_batch"),
     ("swift", {}, {"--gradient_accumulation_steps 64"}, "trainer.global_batch"),
-]
+    ("swift", {"trainer.reference_logprobs": False}, {"--beta 0.0"}, "trainer.reference"),
+    ("prime-rl", {"trainer.precision": "fp8"}, {"--trainer.model.quantization.type fp8"}, "trainer.precision"),
+    ("areal", {"trainer.backend": "fsdp", "trainer.pipeline_parallel": 1, "trainer.optimizer_on_host": True},
+     {"++actor.fsdp.offload_params=true"}, "trainer.optimizer_on_host"),
+    ("roll", {"trainer.optimizer_on_host": True},
+     {"++actor_train.strategy_args.strategy_config.optimizer_cpu_offload=true"}, "trainer.optimizer_on_host"),
+    ("roll", {"trainer.sequence_packing": True}, {"++actor_train.use_sequence_packing=true"}, "trainer.sequence"),
+    ("roll", {"engine.weight_precision": "fp8_block"},
+     {"++actor_infer.strategy_args.strategy_config.quantization=fp8"}, "engine.weight_precision"),
+    ("slime", {"engine.kv_precision": "fp8"}, {"--sglang-kv-cache-dtype fp8_e4m3"}, "engine.kv_precision"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("framework", "changes", "words", "none_left_of"), WRITTEN)

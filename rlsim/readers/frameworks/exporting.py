@@ -98,6 +98,7 @@ def _exported(scenario: Scenario, framework: str, base: ConfigTree | None) -> Ex
     wanted = {rule.target: _wanted(scenario, rule.target) for rule in known.rules}
     stated = {target for target in wanted if _stated(scenario, target) is not None}
     values, left = _settle(known, tree, wanted, stated, _defaults(scenario), mean_sample(scenario))
+    left = _by_program(known, scenario, left)
     reader = Reader(ConfigTree(tree.where, values), mean_sample(scenario))
     keys_of(known, reader)
     old = dict(leaves(tree.values))
@@ -212,6 +213,18 @@ def _settle(
     return values, left
 
 
+def _by_program(framework: Framework, scenario: Scenario, left: list[str]) -> list[str]:
+    """What no option says, with one line for a loop that the framework runs by another program or mode."""
+    loop = scenario.loop
+    style = "partial" if loop.overlap is False else loop.style or "nemo_rl"
+    program = framework.programs.get(style if loop.mode == "async" else "sync")
+    if program is None or not any(line.startswith(("loop.mode=", "loop.style=")) for line in left):
+        return left
+    moved = [line for line in left if line.startswith(("loop.", "cluster.generation_gpus="))]
+    keys = ", ".join(line.partition(" has no counterpart")[0] for line in moved)
+    return [*(line for line in left if line not in moved), f"{keys}: {framework.name} does so by {program}"]
+
+
 def _says(rule: Rule[Any], after: Reader, defaults: Mapping[str, Any], want: Any) -> bool:
     """Whether a configuration says what is wanted; one that its framework refuses says nothing."""
     try:
@@ -311,6 +324,8 @@ def _optionless(framework: Framework, scenario: Scenario) -> list[str]:
             said = said or (key in KEPT and value is False)
             if not said and value != field.get_default(call_default_factory=True):
                 found.append(key if isinstance(value, Strict) else f"{key}={_word(value)}")
+    if scenario.workload.tail_batching is not None:
+        found.append("workload.tail_batching")
     return [f"no option of {framework.name} that rlsim knows says {', '.join(found)}"] if found else []
 
 

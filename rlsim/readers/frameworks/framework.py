@@ -96,6 +96,8 @@ class Framework:
     of the words by which any other program is taken for the first of them. renamed: keys of earlier releases by what
     they are called now. home: its repository and the folder of it that holds its configurations. begin: keys that an
     export without a base begins with. stack: its own in calibration/stacks; empty where it is simulated as another's.
+    programs: by what it runs the loops that no option that rlsim writes makes of another (names of loop.style, sync,
+    and partial for one whose generation stops while the trainer works).
     spelled_out: gives the words of a launch with what an option's file stands for, by the documents that the script
     writes and by the file of a name.
     """
@@ -122,6 +124,7 @@ class Framework:
     language: str = ""
     home: str = "its repository"
     stack: str = ""
+    programs: Mapping[str, str] = field(default_factory=dict)
     spelled_out: Callable[[Sequence[str], Mapping[str, str], Callable[[str], Path | None]], Sequence[str]] | None = None
 
     @property

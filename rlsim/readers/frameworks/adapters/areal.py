@@ -150,7 +150,7 @@ RULES = (
         lambda _, value: [Sglang.dp_size.to(value), Sglang.enable_dp_attention.to(value > 1)],
     ),
     of(Engine.kv_precision, when=lambda c: not c.on_vllm).words(
-        Sglang.kv_cache_dtype, ("fp8*", "fp8"), ("auto", "bf16"), other="bf16"
+        Sglang.kv_cache_dtype, ("fp8_e4m3", "fp8"), ("fp8*", "fp8"), ("auto", "bf16"), other="bf16"
     ),
     # No chunks by default (cli_args.py:1766), then whole prompts up to max_prefill_tokens.
     of(Engine.max_batched_tokens, when=lambda c: not c.on_vllm).by(
@@ -243,7 +243,9 @@ RULES = (
     of(Trainer.fp8_parameter_gather, when=lambda c: c.megatron and c.fp8).same(Megatron.fp8_param_gather),
     of(Trainer.virtual_stages).by(Megatron.virtual_pipeline_parallel_size, _virtual_stages),
     of(Trainer.optimizer_bytes_per_parameter).rule(_optimizer_bytes),
-    of(Trainer.optimizer_on_host).rule(_on_host),
+    of(Trainer.optimizer_on_host).rule(
+        _on_host, lambda c, value: [Actor.fsdp_on_host.to(value)][: not c.megatron and not c.on_archon]
+    ),
     of(Trainer.optimizer_step).rule(lambda c: "device" if _on_host(c) and c.actor.step_on_device else None),
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(4.0),
     of(Trainer.policy_logprobs).rule(_policy_logprobs, _set_policy_logprobs),

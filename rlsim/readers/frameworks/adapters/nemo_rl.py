@@ -132,7 +132,7 @@ RULES = (
     ),
     of.either(
         of(Engine.kv_precision, when=lambda c: c.on_sglang).words(
-            Sglang.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
+            Sglang.kv_cache_dtype, ("auto", "bf16"), ("fp8_e4m3", "fp8"), ("fp8*", "fp8"), other="bf16"
         ),
         of(Engine.kv_precision, when=of_vllm).words(
             Vllm.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
@@ -363,6 +363,7 @@ def _assumptions(c: NemoRl) -> Iterator[Assumption]:
         yield Assumption(f"Training in {c.shown(Policy.precision)} is simulated as bf16.", [Trainer.precision])
 
 
+CONTROLLER = "examples/run_grpo_single_controller.py"
 FRAMEWORK = of.framework(
     "nemo-rl",
     RULES,
@@ -377,6 +378,10 @@ FRAMEWORK = of.framework(
         r"(^|/)run_(grpo|vlm_grpo|ppo|distillation)\w*\.py$": {"config": "examples/configs/grpo_math_1B.yaml"},
         r"(^|/)run_(vlm_)?sft\w*\.py$": {"config": "examples/configs/sft.yaml"},
         r"(^|/)run_dpo\w*\.py$": {"config": "examples/configs/dpo.yaml"},
+    },
+    programs={
+        **{f"nemo_rl_{name}": CONTROLLER for name in ("in_order", "ready_first", "weight_fifo", "windowed")},
+        "skyrl": f"{CONTROLLER}, or nearly so, with async_rl.sampler.name=ready_first",
     },
     renamed={"ppo.async_ppo": "grpo.async_grpo", "ppo": "grpo", "distillation": "grpo"},
 )

@@ -93,7 +93,10 @@ RULES = (
     of(Trainer.backend).constant("fsdp"),
     of(Trainer.context_parallel).same(Model.cp),
     of(Trainer.expert_parallel).by(Model.ep, _expert_parallel),
-    of(Trainer.precision).rule(lambda c: "fp8" if c.model.quantization or c.model.fp8 else "bf16"),
+    of(Trainer.precision).rule(
+        lambda c: "fp8" if c.model.quantization or c.model.fp8 else "bf16",
+        lambda _, value: [Model.quantization_type.to("fp8")] if value == "fp8" else [],  # configs/trainer.py:161
+    ),
     # trainer.py:104: a rank of 16 where the section states none.
     of(Trainer.lora_rank, when=lambda c: c.lora).rule(
         lambda c: c.model.lora_rank, lambda _, value: [Model.lora_rank.to(value or 0)]

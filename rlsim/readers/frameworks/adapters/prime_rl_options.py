@@ -73,6 +73,7 @@ class Model(Options, section="trainer.model"):
     optimization_dtype = text("float32")
     lora_rank = integer(16, name="lora.rank")
     quantization, fp8 = anything(), anything()
+    quantization_type = text(name="quantization.type")
     ac_mode = text("", name="ac.mode")
     optim_cpu_offload = switch(True)
     ac_offloading = anything()

@@ -7,17 +7,7 @@ from collections.abc import Iterator
 from rlsim.readers.frameworks.adapters.roll_options import Infer, Inference, Strategy, Train, devices, mapped
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.megatron import GRANULARITIES, core_rules, shared_experts
-from rlsim.readers.frameworks.options import (
-    Change,
-    Options,
-    Part,
-    aside,
-    integer,
-    number,
-    size,
-    switch,
-    text,
-)
+from rlsim.readers.frameworks.options import Change, Options, Part, aside, integer, number, size, switch, text
 from rlsim.readers.frameworks.pools import JUDGED_SHARE, judge_places, roll_judges
 from rlsim.readers.frameworks.rules import INT4, TRANSFORMERS, Assumption, Rules
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Trainer, Workload
@@ -245,7 +235,9 @@ RULES = (
     of(Engine.tensor_parallel).by(Inference.tensor_parallel_size, lambda c: c.tp),
     of(Engine.pipeline_parallel).same(Inference.pipeline_parallel_size),
     of(Engine.expert_parallel).rule(lambda c: c.tp if c.engine.enable_expert_parallel else c.engine.ep_size),
-    of(Engine.weight_precision).words(Inference.quantization, ("fp8*", "fp8_block"), *INT4, other="bf16"),
+    of(Engine.weight_precision).words(
+        Inference.quantization, ("fp8", "fp8_block"), ("fp8*", "fp8_block"), *INT4, other="bf16"
+    ),
     of(Engine.dispatch).constant("least_loaded"),
     of.either(
         of(Engine.max_running_sequences, when=lambda c: c.sglang).same(Inference.max_running_requests),
@@ -281,7 +273,10 @@ RULES = (
     of(Trainer.critic).rule(
         lambda c: c.estimator == "gae", lambda _, value: [Roll.estimator.to("gae" if value else "grpo")]
     ),
-    of(Trainer.sequence_packing).rule(lambda c: c.packed),
+    # Megatron's alone (roll/configs/worker_config.py:199-205; no strategy but megatron_strategy.py reads it).
+    of(Trainer.sequence_packing).rule(
+        lambda c: c.packed, lambda c, value: [Train.use_sequence_packing.to(value)][: c.megatron]
+    ),
     of(Trainer.micro_batch_tokens, when=lambda c: c.packed).rule(_micro_batch_tokens),
     of(Trainer.micro_batch_samples, when=lambda c: not c.packed).by(Train.batch_size, lambda c: c.micro_batch),
     of(Trainer.logprob_micro_batch_tokens, when=lambda c: c.packed).rule(
@@ -312,7 +307,10 @@ RULES = (
     of(Trainer.sequence_parallel, when=lambda c: c.megatron and c.strategy.tensor_model_parallel_size > 1).by(
         Strategy.sequence_parallel, lambda c: c.strategy.in_sequence
     ),
-    of(Trainer.optimizer_on_host).rule(lambda c: c.strategy.optimizer_cpu_offload or c.strategy.offload_policy),
+    of(Trainer.optimizer_on_host).rule(
+        lambda c: c.strategy.optimizer_cpu_offload or c.strategy.offload_policy,
+        lambda c, value: [(Strategy.optimizer_cpu_offload if c.megatron else Strategy.offload_policy).to(value)],
+    ),
     of(Trainer.logits_bytes, when=lambda c: not c.megatron).constant(10.0),
     of(Trainer.policy_logprobs).rule(_policy_logprobs, _set_policy_logprobs),
     # base_config.py:575, 654-656: either kind of KL needs it, and alone it runs too (rlvr_pipeline.py:578).

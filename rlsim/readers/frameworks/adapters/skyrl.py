@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rlsim.readers.frameworks.adapters.skyrl_options import (
     Async,
@@ -20,7 +20,7 @@ from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.megatron import core_rules, optimizer_bytes, shared_experts
 from rlsim.readers.frameworks.options import Change
 from rlsim.readers.frameworks.pools import skyrl_teacher
-from rlsim.readers.frameworks.rules import Assumption, Case, Rules, vllm_method
+from rlsim.readers.frameworks.rules import Assumption, Case, Rules, node_size, vllm_method
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
 
@@ -48,11 +48,23 @@ def _set_max_response(c: Skyrl, value: int) -> Iterator[Change]:
 
 
 def _set_num_gpus(c: Skyrl, value: int) -> list[Change]:
-    left, node = value - c.generation_gpus, c.placement.policy_num_gpus_per_node
-    return [
-        Placement.policy_num_nodes.to(max(1, left // node)),
-        Placement.policy_num_gpus_per_node.to(max(1, min(node, left))),
-    ]
+    left = max(1, value - c.generation_gpus - c.beside)
+    each = node_size(left, c.placement.policy_num_gpus_per_node)
+    nodes = left // each
+    changes = [Placement.policy_num_nodes.to(nodes), Placement.policy_num_gpus_per_node.to(each)]
+    if c.beside:
+        return changes
+    # SkyRL stops where actor and reference share GPUs and their numbers differ (train/trainer.py:687-690, 717-721).
+    return [*changes, Placement.ref_num_nodes.to(nodes), Placement.ref_num_gpus_per_node.to(each)]
+
+
+def _set_reference_gpus(c: Skyrl, value: int) -> Iterator[Change]:
+    """On GPUs of their own only where engines have theirs."""
+    if c.split:
+        gpus = value or c.training_gpus
+        each = node_size(gpus, c.placement.policy_num_gpus_per_node)
+        yield Placement.colocate_policy_ref.to(not value)
+        yield from (Placement.ref_num_nodes.to(gpus // each), Placement.ref_num_gpus_per_node.to(each))
 
 
 def _set_generation_gpus(c: Skyrl, value: int | None) -> list[Change]:
@@ -64,6 +76,24 @@ def _logprob_micro_batch_tokens(c: Skyrl) -> int:
     if c.by_tokens:
         return c.run.max_tokens_per_microbatch
     return c.r.real_tokens(c.run.micro_forward_batch_size_per_gpu, c.cap)
+
+
+LEAST_LOADED = "sticky_least_loaded"
+"""Policy of vllm-router that hands a session to the engine with the fewest."""
+
+
+def _dispatch(c: Skyrl) -> Literal["static", "round_robin", "least_loaded"]:
+    """Sessions of the router are trajectories (inference_servers/remote_inference_client.py:894-905)."""
+    if c.generator.batched or not c.engine.async_engine:
+        return "static"
+    return "least_loaded" if c.engine.router_policy == LEAST_LOADED else "round_robin"
+
+
+def _set_dispatch(c: Skyrl, value: str) -> Iterator[Change]:
+    """Its vllm-router has no queue of its own: another policy than these two is none to say."""
+    yield Generator.batched.to(value == "static")
+    if value == "least_loaded" or c.engine.router_policy == LEAST_LOADED:
+        yield Inference.router_policy.to(LEAST_LOADED if value == "least_loaded" else None)
 
 
 of = Rules(Skyrl)
@@ -83,8 +113,9 @@ RULES = (
     of(Workload.max_rollouts_per_step, when=lambda c: c.run.dynamic_sampling == "filter").same(
         Run.max_sample_batches, least=1
     ),
-    of(Cluster.num_gpus).rule(lambda c: c.training_gpus + c.generation_gpus, _set_num_gpus),
+    of(Cluster.num_gpus).rule(lambda c: c.training_gpus + c.generation_gpus + c.beside, _set_num_gpus),
     of(Cluster.generation_gpus, when=lambda c: c.split).rule(lambda c: c.generation_gpus, _set_generation_gpus),
+    of(Cluster.reference_gpus).rule(lambda c: c.beside or None, _set_reference_gpus),
     of(Loop.rollouts_alone).rule(lambda c: c.rollouts_alone or None),
     of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
     of.either(
@@ -112,10 +143,12 @@ RULES = (
             Inference.quantization, (None, "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
         ),
     ),
-    of(Engine.dispatch).rule(
-        lambda c: "static" if c.generator.batched or not c.engine.async_engine else "round_robin",
-        lambda _, value: [Generator.batched.to(value == "static")],
+    # inference_servers/utils.py:148-155 hands all of engine_init_kwargs to vLLM, and router_init_kwargs to its router.
+    of(Engine.kv_precision).words(
+        Inference.kv_cache_dtype, ("auto", "bf16"), ("fp8", "fp8"), ("fp8*", "fp8"), other="bf16"
     ),
+    of(Engine.max_captured_tokens).same(Inference.max_cudagraph_capture_size),
+    of(Engine.dispatch).rule(_dispatch, _set_dispatch),
     of(Engine.max_running_sequences).same(Inference.max_num_seqs),
     of(Engine.max_batched_tokens).same(Inference.max_num_batched_tokens),
     of(Engine.gpu_memory_utilization).same(Inference.gpu_memory_utilization),
@@ -171,6 +204,11 @@ RULES = (
     ),
     of(Trainer.micro_batch_samples, when=lambda c: c.unpacked).same(Run.micro_train_batch_size_per_gpu),
     of(Trainer.logprob_micro_batch_samples, when=lambda c: c.unpacked).same(Run.micro_forward_batch_size_per_gpu),
+    # backends/skyrl_train/workers/megatron/megatron_worker.py:493-494 and megatron_model_wrapper.py:397.
+    of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").rule(
+        lambda c: "fp8" if c.mcore.fp8 in ("hybrid", "e4m3") else "bf16",
+        lambda c, value: [Megatron.fp8.to("hybrid" if value == "fp8" else None)][: c.megatron],
+    ),
     of(Trainer.recompute).cases(
         Case("none", [Run.gradient_checkpointing.holds(False)], when=lambda c: not c.megatron),
         Case("full", [Run.gradient_checkpointing.holds(True)], when=lambda c: not c.megatron),
@@ -277,6 +315,11 @@ FRAMEWORK = of.framework(
     form="hydra",
     shipped={"ppo_base_config": ["skyrl"], "fully_async": ["skyrl", "skyrl_fully_async"]},
     stack="skyrl",
+    programs={
+        "sync": "skyrl.train.entrypoints.main_base",
+        "slime": "examples.train.async.main_async",
+        "skyrl": "examples.train.fully_async.main_fully_async",
+    },
     start_asynchronous=["skyrl", "skyrl_fully_async"],
     entry={
         r"^skyrl\.train\.entrypoints\.main_(base|generate)$": {},

@@ -26,6 +26,7 @@ class Placement(Options, section="trainer.placement"):
 
     colocate_all = flag(True)
     policy_num_nodes, policy_num_gpus_per_node = size(), size()
+    ref_num_nodes, ref_num_gpus_per_node, colocate_policy_ref = aside(size()), aside(size()), aside(flag(True))
 
 
 class Run(Options, section="trainer"):
@@ -66,6 +67,7 @@ class Megatron(Options, section="trainer.policy.megatron_config"):
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = integer(1), integer(1), integer(1)
     expert_model_parallel_size, expert_tensor_parallel_size = integer(1), integer()
     moe_token_dispatcher_type = text()
+    fp8 = text(name="transformer_config_kwargs.fp8")
     recompute_granularity = text(name="transformer_config_kwargs.recompute_granularity")
     use_precision_aware_optimizer = flag(False, name="optimizer_config_kwargs.use_precision_aware_optimizer")
     optimizer_cpu_offload = switch(name="optimizer_config_kwargs.optimizer_cpu_offload")
@@ -113,6 +115,9 @@ class Inference(Options, section="generator.inference_engine"):
     enforce_eager, enable_prefix_caching, enable_chunked_prefill = flag(), flag(), flag()
     quantization = text(name="engine_init_kwargs.quantization")
     max_model_len = integer(0, name="engine_init_kwargs.max_model_len")
+    kv_cache_dtype = text(name="engine_init_kwargs.kv_cache_dtype")
+    max_cudagraph_capture_size = integer(name="engine_init_kwargs.max_cudagraph_capture_size")
+    router_policy = text(name="router_init_kwargs.policy")
 
 
 class Drafts(Options, section="generator.inference_engine.speculative_config"):
@@ -154,6 +159,13 @@ class Skyrl(Options):
     def training_gpus(self) -> int:
         """GPUs of the trainer."""
         return 0 if self.rollouts_alone else self.placement.policy_num_nodes * self.placement.policy_num_gpus_per_node
+
+    @property
+    def beside(self) -> int:
+        """GPUs of the reference policy beside the actor's, which shared ones always have (train/trainer.py:655-757)."""
+        place = self.placement
+        alone = self.split and not place.colocate_policy_ref and (self.run.use_kl_loss or self.run.use_kl_in_reward)
+        return place.ref_num_nodes * place.ref_num_gpus_per_node if alone else 0
 
     @property
     def megatron(self) -> bool:

@@ -131,7 +131,10 @@ RULES = (
         *((f"*{word}*", "int4") for word in PACKED_INT4),
         other="bf16",
     ),
-    of(Engine.kv_precision).words(Slime.sglang_kv_cache_dtype, ("fp8*", "fp8"), other="bf16"),
+    # docs/en/advanced/low-precision.md:46-53, and of training 60-68.
+    of(Engine.kv_precision).words(
+        Slime.sglang_kv_cache_dtype, ("fp8_e4m3", "fp8"), ("fp8*", "fp8"), ("auto", "bf16"), other="bf16"
+    ),
     of(Engine.dispatch).constant("round_robin"),
     of(Engine.max_running_sequences).rule(max_running_sequences, set_max_running_sequences),
     of(Engine.max_batched_tokens).by(Slime.sglang_chunked_prefill_size, max_batched_tokens),
@@ -171,7 +174,13 @@ RULES = (
     of(Trainer.expert_tensor_parallel).by(Slime.expert_tensor_parallel_size, shared_experts),
     of(Trainer.virtual_stages).rule(lambda c: c.virtual_pipeline_model_parallel_size),
     of(Trainer.lora_rank).rule(lambda c: c.lora_rank or None, lambda _, value: [Slime.lora_rank.to(value or 0)]),
-    of(Trainer.precision).words(Slime.fp8_format, ("?*", "fp8"), other="bf16"),
+    of(Trainer.precision).rule(
+        lambda c: "fp8" if c.fp8_format else "bf16",
+        lambda _, value: [
+            Slime.fp8_format.to("e4m3" if value == "fp8" else None),
+            Slime.fp8_recipe.to("blockwise" if value == "fp8" else None),
+        ],
+    ),
     of(Trainer.global_batch_samples).by(Slime.global_batch_size, global_batch_samples),
     # PPO's estimator alone has one (slime/utils/arguments.py:1909).
     of(Trainer.critic).rule(lambda c: c.advantage_estimator == "ppo"),
@@ -225,7 +234,9 @@ RULES = (
         of(Trainer.optimizer_on_host).same(Slime.optimizer_cpu_offload),
     ),
     of(Trainer.logits_chunk_tokens).rule(lambda c: most if (most := c.log_probs_chunk_size or -1) > 0 else None),
-    of(Trainer.offload, when=lambda c: c.colocate).rule(lambda c: not c.no_offload_train),
+    of(Trainer.offload, when=lambda c: c.colocate).rule(
+        lambda c: not c.no_offload_train, lambda c, value: [Slime.no_offload_train.to(not value)][: c.colocate]
+    ),
     of(Trainer.policy_logprobs).rule(
         lambda c: c.policy_logprobs, lambda _, value: [] if value else [Slime.use_rollout_logprobs.to(True)]
     ),
@@ -290,4 +301,12 @@ FRAMEWORK = of.framework(
     dashes=True,
     python=True,
     renamed={"sglang_data_parallel_size": "sglang_dp_size"},
+    programs={
+        "sync": "train.py",
+        # slime/utils/arguments.py:430-466, slime/rollout/sglang_rollout.py:356-410
+        "partial": "train.py with --partial-rollout and an --over-sampling-batch-size of twice the prompts",
+        "slime": "train_async.py without --colocate",
+        "slime_fully_async": "train_async.py without --colocate, with --rollout-function-path "
+        "slime.rollout.fully_async_rollout.generate_rollout_fully_async",
+    },
 )

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from rlsim.readers.frameworks.options import Options, flag, integer, integers, number, size, switch, text, words
+from rlsim.readers.frameworks.options import (
+    Options,
+    aside,
+    flag,
+    integer,
+    integers,
+    number,
+    size,
+    switch,
+    text,
+    words,
+)
 
 
 class Slime(Options):
@@ -51,6 +62,7 @@ class Slime(Options):
     expert_model_parallel_size, virtual_pipeline_model_parallel_size = size(), size()
     expert_tensor_parallel_size = integer()
     fp8_format, train_backend = text(), text("megatron")
+    fp8_recipe = aside(text())
     lora_rank = integer(0)
     gradient_checkpointing, fsdp_cpu_offload, fully_async = flag(False), flag(False), flag(False)  # miles
     max_seq_len, generate_max_turns = integer(), integer(1)

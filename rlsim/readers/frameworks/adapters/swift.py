@@ -290,7 +290,9 @@ RULES = (
         lambda c: c.virtual_pipeline_model_parallel_size
     ),
     of(Trainer.precision, when=lambda c: c.megatron, otherwise="bf16").rule(
-        lambda c: "nvfp4" if c.fp4_format else "fp8" if c.fp8_format else "bf16"
+        lambda c: "nvfp4" if c.fp4_format else "fp8" if c.fp8_format else "bf16",
+        # swift/megatron/arguments/megatron_args.py:636
+        lambda c, to: [Swift.fp8_format.to("hybrid" if to == "fp8" else None)][: c.megatron],
     ),
     of(Trainer.fp8_parameter_gather, when=lambda c: c.megatron and c.fp8_format is not None).same(
         Swift.fp8_param_gather
@@ -325,7 +327,8 @@ RULES = (
     # grpo_trainer.py:778: always; a distillation has no ratio. rlhf_args.py:355-356: beta is 0.04 where none is stated.
     of(Trainer.policy_logprobs).rule(lambda c: c.rlhf_type == "grpo"),
     of(Trainer.reference_logprobs).rule(
-        lambda c: c.pair == 2 and not c.reference_free if c.supervised else c.rlhf_type == "grpo" and c.beta != 0
+        lambda c: c.pair == 2 and not c.reference_free if c.supervised else c.rlhf_type == "grpo" and c.beta != 0,
+        lambda c, to: [Swift.beta.to(None if to else 0.0)][: c.rlhf_type == "grpo"],
     ),
     of(Trainer.offload).rule(
         lambda c: c.offload_model or c.offload_optimizer,

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rlsim.readers.frameworks.adapters import verl_options as modes
 from rlsim.readers.frameworks.adapters import verl_values as values
 from rlsim.readers.frameworks.adapters.verl_options import (
-    STYLES,
     Actor,
     Algorithm,
     Async,
@@ -20,7 +20,6 @@ from rlsim.readers.frameworks.adapters.verl_options import (
     Transformer,
     Veomni,
     Vllm,
-    core,
 )
 from rlsim.readers.frameworks.adapters.verl_values import Verl
 from rlsim.readers.frameworks.asked import Facts
@@ -54,14 +53,14 @@ RULES = (
     ),
     of(Cluster.num_gpus).rule(lambda c: c.every_gpu, lambda c, value: values.set_trainer_gpus(c, value - c.generating)),
     of(Cluster.generation_gpus).rule(lambda c: None if c.pool_by is None else c.generating, values.set_generation_gpus),
-    of(Loop.mode, when=lambda c: c.mode != "sync", otherwise="sync").constant("async"),
-    of(Loop.style).rule(lambda c: STYLES.get(c.mode)),
+    of(Loop.mode).rule(lambda c: "sync" if c.mode == "sync" else "async", lambda c, to: modes.to_mode(c.mode, to)),
+    of(Loop.style).rule(lambda c: modes.STYLES.get(c.mode), lambda c, to: modes.to_style(c.mode, to, c.data, c.actor)),
     of.either(
         of(Loop.policy_lag, when=lambda c: c.mode == "separate_async").same(Run.separate_warmup_batches, least=1),
         of(Loop.policy_lag, when=lambda c: c.mode == "colocate_async").same(Run.colocate_warmup_batches, least=1),
         of(Loop.policy_lag, when=lambda c: c.mode == "one_step_off").constant(1),
     ),
-    of(Loop.overlap, when=lambda c: c.mode == "colocate_async").constant(False),
+    of(Loop.overlap).rule(lambda c: modes.overlap(c.mode), lambda c, to: modes.to_overlap(c.mode, to)),
     of(Loop.staleness_fraction, when=lambda c: c.fully_async).same(Async.staleness_threshold),
     # V1: parameter_sync_step mini-batches, published once (trainer_base.py:511-537).
     of(Loop.update_every, when=lambda c: c.fully_async).same(Async.trigger_parameter_sync_step),
@@ -250,7 +249,7 @@ RULES = (
         Case("selective", [Transformer.recompute_granularity.holds("selective")], when=lambda c: c.megatron),
         Case("none", [Transformer.recompute_granularity.holds(None)], when=lambda c: c.megatron),
     ),
-    *core(of, lambda c: c.megatron),
+    *modes.core(of, lambda c: c.megatron),
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Actor.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Fsdp.offload_policy),
@@ -381,6 +380,7 @@ FRAMEWORK = of.framework(
     model=Model.path,
     node_size=Run.n_gpus_per_node,
     form="hydra",
+    programs=modes.PROGRAMS,
     shipped={
         "ppo_trainer": ["verl"],
         "ppo_megatron_trainer": ["verl", "verl_megatron"],

@@ -8,6 +8,7 @@ from typing import TypeVar
 from rlsim.readers.frameworks.framework import Rule
 from rlsim.readers.frameworks.megatron import core_rules
 from rlsim.readers.frameworks.options import (
+    Change,
     Options,
     anything,
     aside,
@@ -33,6 +34,13 @@ STYLES: dict[str, Style] = {
     **dict.fromkeys(("separate_async", "colocate_async"), "verl_v1"),
 }
 """Rules of asynchronous loops by the mode of verl's trainers."""
+PROGRAMS = {
+    "sync": "verl.trainer.main_ppo",
+    "verl_v1": "verl.trainer.main_ppo",
+    "slime": "verl.experimental.one_step_off_policy.main_ppo",
+    "verl": "verl.experimental.fully_async_policy.fully_async_main",
+}
+"""verl's programs by the rules of their loops; V1's modes are options of the first."""
 
 
 class Run(Options, section="trainer"):
@@ -43,6 +51,7 @@ class Run(Options, section="trainer"):
     balance_batch = flag(True)
     use_v1 = flag(False)
     trainer_mode = text("sync", name="v1.trainer_mode")
+    parameter_sync_step = aside(integer(4, name="v1.separate_async.parameter_sync_step"))
     separate_warmup_batches = integer(1, name="v1.separate_async.num_warmup_batches")
     colocate_warmup_batches = integer(1, name="v1.colocate_async.num_warmup_batches")
     max_off_policy_threshold = integer(0, name="v1.sampler.max_off_policy_threshold")
@@ -282,3 +291,30 @@ class Sglang(Options, section="actor_rollout_ref.rollout.engine_kwargs.sglang"):
     speculative_algorithm = text("")
     speculative_num_steps = integer()
     speculative_draft_model_path = text("")
+
+
+def to_mode(now: str, value: str) -> list[Change]:
+    """What makes the V1 trainer of mode ``now`` a synchronous one; a style makes it asynchronous."""
+    return [Run.trainer_mode.to("sync")] if value == "sync" and now in ("separate_async", "colocate_async") else []
+
+
+def to_style(now: str, value: str | None, data: Data, actor: Actor) -> list[Change]:
+    """What makes a synchronous trainer V1's asynchronous one with engines of its own, which refuses another number of
+    mini-batches and naive (trainer_separate_async.py:51-69); one_step_off and fully_async are other programs."""
+    if value != "verl_v1" or now != "sync":
+        return []
+    mini_batches = max(1, data.train_batch_size // (actor.ppo_mini_batch_size or data.train_batch_size))
+    chosen = [Run.use_v1.to(True), Run.trainer_mode.to("separate_async"), Rollout.transfer.to("nccl")]
+    return [*chosen, Run.parameter_sync_step.to(mini_batches)]
+
+
+def overlap(mode: str) -> bool | None:
+    """Whether generation goes on while the trainer works; None: as its loop has it."""
+    return False if mode == "colocate_async" else None
+
+
+def to_overlap(now: str, value: bool | None) -> list[Change]:
+    """Of V1's two asynchronous trainers the one whose generation stops while it works, on the same GPUs."""
+    if value is not False or now != "separate_async":
+        return []
+    return [Run.trainer_mode.to("colocate_async"), Rollout.transfer.to("naive")]
