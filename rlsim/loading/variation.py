@@ -160,6 +160,18 @@ def pool_unit(scenario: Scenario, gpus: int) -> int:
     return node if whole else 1
 
 
+def check_even(scenario: Scenario) -> None:
+    """Raises InputError where ranks have unequal parts of an update, of a stack whose trainer stops then."""
+    trainer, stack = scenario.trainer, scenario.stack
+    shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
+    ranks, samples = scenario.cluster.training // shard, trainer.global_batch_samples
+    samples = samples or scenario.workload.samples_per_step
+    if stack is not None and stack.even_batches and samples % ranks:
+        raise InputError(
+            f"trainer.global_batch_samples ({samples}) must be a multiple of its {ranks} data-parallel ranks"
+        )
+
+
 def _size(scenario: Scenario, overrides: Overrides, key: str) -> int:
     section, _, name = key.partition(".")
     value = overrides.get(key, getattr(getattr(scenario, section), name))

@@ -20,7 +20,7 @@ from rlsim.costs.pools import alone
 from rlsim.costs.stack_terms import fsdp_terms
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
-from rlsim.loading.variation import Overrides, pool_unit, split_gpus
+from rlsim.loading.variation import Overrides, check_even, pool_unit, split_gpus
 from rlsim.report.format import percent
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.scenario import Scenario
@@ -384,6 +384,8 @@ def _refusal(plain: Scenario, part: Engine | TrainerLayout) -> InfeasiblePart | 
     engine, candidate, fits = isinstance(part, Engine), plain, 0.0
     try:
         candidate = part.applied(plain)
+        if not engine:
+            check_even(candidate)
         # A trainer beside every engine alike: all take the same share of a GPU.
         check_fits(candidate, engine=engine, trainer=not engine)
     except (Infeasible, InputError) as error:
@@ -393,8 +395,3 @@ def _refusal(plain: Scenario, part: Engine | TrainerLayout) -> InfeasiblePart | 
         gpus = candidate.cluster.generation if engine else candidate.cluster.training
         return InfeasiblePart.by(part.overrides(), error, fits, gpus)
     return None
-
-
-def nearest_miss(rejected: Sequence[InfeasiblePart]) -> InfeasiblePart | None:
-    """The part that came closest to fitting; among parts that are no amount, the first."""
-    return min(rejected, key=lambda item: item.excess, default=None)
