@@ -23,6 +23,18 @@ def set_max_sequence(c: Slime, value: int) -> Iterator[Change]:
         yield from (Slime.rollout_max_prompt_len.to(value // 2), Slime.rollout_max_response_len.to(-(-value // 2)))
 
 
+def set_generation_gpus(c: Slime, value: int | None) -> Iterator[Change]:
+    """GPUs for generation alone; on shared ones train_async.py stops (train_async.py:12)."""
+    yield from (Slime.colocate.to(value is None), Slime.rollout_num_gpus.to(value))
+    if value is None and c.overlapping:
+        yield from set_mode(c, "sync")
+
+
+def set_mode(_: Slime, value: str) -> Iterator[Change]:
+    """The program that runs: no option says whether generation and training overlap."""
+    yield Slime.entry.to("train_async.py" if value == "async" else "train.py")
+
+
 def set_max_response(c: Slime, value: int) -> Iterator[Change]:
     """The prompts get what is left of the cap."""
     yield Slime.rollout_max_response_len.to(value)
@@ -101,12 +113,12 @@ RULES = (
     ),
     of(Cluster.generation_gpus, when=lambda c: c.split).rule(
         lambda c: c.rollout_num_gpus,
-        lambda _, value: [Slime.colocate.to(value is None), Slime.rollout_num_gpus.to(value)],
+        set_generation_gpus,
     ),
-    of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
+    of(Loop.mode).rule(lambda c: "async" if c.asynchronous else "sync", set_mode),
     of.either(
         of(Loop.style, when=lambda c: c.fully and c.split).constant("slime_fully_async"),
-        of(Loop.style, when=lambda c: c.asynchronous).constant("slime"),
+        of(Loop.style, when=lambda c: not c.supervised).constant("slime"),
     ),
     # train_async.py:40, 66-67: the next rollout runs beside the training and is awaited before weights move.
     of(Loop.policy_lag, when=lambda c: c.asynchronous and not c.fully).constant(1),
