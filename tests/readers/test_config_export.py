@@ -170,6 +170,15 @@ def test_programs_that_overlap_are_told_to_the_launcher(tmp_path: Path) -> None:
     assert (again.loop.mode, again.loop.lag, again.cluster.training) == ("async", 1, 4)
 
 
+def test_stages_of_slime_have_layers_that_megatron_takes(tmp_path: Path) -> None:
+    layers = SLIME + "--colocate --num-layers 36 --pipeline-model-parallel-size "
+    last = "--decoder-last-pipeline-num-layers"
+    words, left, _ = exported(tmp_path, "slime", layers + "1", {"trainer.pipeline_parallel": 8})
+    assert words == {"--pipeline-model-parallel-size 8", f"{last} 1"} and not left  # 7 x 5 + 1
+    words, left, _ = exported(tmp_path, "slime", layers + f"8 {last} 1", {"trainer.pipeline_parallel": 4})
+    assert words == {"--pipeline-model-parallel-size 4"} and left == f"{last}: leave it out of your command"
+
+
 def test_engines_and_models_beside_the_policy_have_the_gpus_that_skyrl_asks_for(tmp_path: Path) -> None:
     """It stops at engines on a part of shared GPUs (train/utils/utils.py:462 at a9564572e)."""
     together = SKYRL.format("skyrl.train.entrypoints.main_base", gpus=8, colocated="true", tensor=2)

@@ -79,6 +79,22 @@ def set_max_captured_tokens(c: Slime, value: int) -> Iterator[Change]:
         yield Slime.sglang_cuda_graph_bs_decode.to(None)
 
 
+def set_stages(c: Slime, value: int) -> Iterator[Change]:
+    """Stages, with the layers of the last where they do not divide those of the model: Megatron-Core stops unless the
+    others have equally many (core/transformer/transformer_block.py, get_num_layers_to_build)."""
+    yield Slime.pipeline_model_parallel_size.to(value)
+    layers, uneven = c.num_layers, (c.decoder_first_pipeline_num_layers, c.decoder_last_pipeline_num_layers)
+    if not layers or layers < value or c.virtual_pipeline_model_parallel_size > 1:
+        return
+    each = -(-layers // value)
+    rest = layers - each * (value - 1)
+    last = rest if rest > 0 else layers - layers // value * (value - 1)
+    if any(uneven):
+        yield from (Slime.decoder_first_pipeline_num_layers.to(None), Slime.decoder_last_pipeline_num_layers.to(None))
+    if layers % value:
+        yield Slime.decoder_last_pipeline_num_layers.to(last)
+
+
 def global_batch_samples(c: Slime) -> int:
     """As stated, or a part of a step."""
     samples = c.global_batch_size
@@ -177,7 +193,7 @@ RULES = (
     of(Speculation.verified_positions, when=lambda c: c.tree).same(Slime.sglang_speculative_num_draft_tokens),
     of(Trainer.backend).words(Slime.train_backend, ("fsdp", "fsdp"), other="megatron"),
     of(Trainer.tensor_parallel).same(Slime.tensor_model_parallel_size),
-    of(Trainer.pipeline_parallel).same(Slime.pipeline_model_parallel_size),
+    of(Trainer.pipeline_parallel).rule(lambda c: c.pipeline_model_parallel_size, set_stages),
     of(Trainer.context_parallel).same(Slime.context_parallel_size),
     of(Trainer.expert_parallel).same(Slime.expert_model_parallel_size),
     of(Trainer.expert_tensor_parallel).by(Slime.expert_tensor_parallel_size, shared_experts),
