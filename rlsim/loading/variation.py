@@ -160,6 +160,14 @@ def pool_unit(scenario: Scenario, gpus: int) -> int:
     return node if whole else 1
 
 
+def even_batches(scenario: Scenario, training_gpus: int, shard: int) -> bool:
+    """Whether the data-parallel ranks of so many GPUs, ``shard`` for each, have equal parts of an update, or the stack
+    needs none."""
+    samples = scenario.trainer.global_batch_samples or scenario.workload.samples_per_step
+    stack = scenario.stack
+    return stack is None or not stack.even_batches or samples % max(1, training_gpus // shard) == 0
+
+
 def _size(scenario: Scenario, overrides: Overrides, key: str) -> int:
     section, _, name = key.partition(".")
     value = overrides.get(key, getattr(getattr(scenario, section), name))

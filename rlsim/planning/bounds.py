@@ -25,7 +25,7 @@ from rlsim.costs.trainer.floors import floors_s, stages_s
 from rlsim.costs.trainer.training import train_cost
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
-from rlsim.loading.variation import Overrides
+from rlsim.loading.variation import Overrides, even_batches
 from rlsim.planning.execution import Runner, in_order
 from rlsim.planning.space import OWN_LAG, Engine, EngineLayout, GpuSplit, Layout, Space, TrainerLayout, on_split
 from rlsim.schema.scenario import Scenario
@@ -214,8 +214,20 @@ class TrainerTask(Struct, frozen=True):
         return (first.of_trainer(trainer.of(plain.trainer)) for trainer in self.trainers)
 
 
+def _prefer_even(space: Space, scenario: Scenario) -> None:
+    """Leave out trainers whose ranks have unequal parts of an update, at which the stack stops, where others of as many
+    GPUs and of the lag fit."""
+    even = {
+        number: [one for one in found if even_batches(scenario, space.splits[number].training, one.shards)]
+        for number, found in space.trainers.items()
+    }
+    able = {space.splits[number].group for number in space.usable if even[number]}
+    space.trainers.update((number, found) for number, found in even.items() if space.splits[number].group in able)
+
+
 def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Candidate]:
     """Every split and engine with its fastest trainer, least bound first; none of splits without engine or trainer."""
+    _prefer_even(space, scenario)
     trainers = fastest_trainers(scenario, space, run)
     parts = [
         (number, Layout(space.splits[number], engine, trainers[number][0]))

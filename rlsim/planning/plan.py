@@ -28,13 +28,14 @@ from rlsim.planning.search import (
     final_means,
     final_task,
     finals,
+    nearest_miss,
     pareto_front,
     search,
     see_once,
     simulate_finally,
     simulate_once,
 )
-from rlsim.planning.space import OWN_LAG, InfeasiblePart, SearchLimits, Space, build_space, nearest_miss, own_lag
+from rlsim.planning.space import OWN_LAG, InfeasiblePart, SearchLimits, Space, build_space, own_lag
 from rlsim.projection.precision import Anchor
 from rlsim.projection.summary import price_usd
 from rlsim.projection.variant import searched

@@ -379,3 +379,8 @@ def pareto_front(plans: Sequence[Simulated]) -> list[Simulated]:
         if not front or plan.mean_s < front[-1].mean_s:
             front.append(plan)
     return front
+
+
+def nearest_miss(rejected: Sequence[InfeasiblePart]) -> InfeasiblePart | None:
+    """The part that came closest to fitting; among parts that are no amount, the first."""
+    return min(rejected, key=lambda item: item.excess, default=None)

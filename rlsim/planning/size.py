@@ -26,7 +26,8 @@ from rlsim.loading.variation import Overrides, check_trained
 from rlsim.planning.new import Answers, plain_limits, scenario_text
 from rlsim.planning.objective import check_positive
 from rlsim.planning.plan import default_limits, plan
-from rlsim.planning.space import SearchLimits, build_space, nearest_miss
+from rlsim.planning.search import nearest_miss
+from rlsim.planning.space import SearchLimits, build_space
 from rlsim.projection.uncertainty.features import VALUES
 from rlsim.projection.verdict import backing, price_words, unmeasured_winner
 from rlsim.report.format import seconds

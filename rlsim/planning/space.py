@@ -393,8 +393,3 @@ def _refusal(plain: Scenario, part: Engine | TrainerLayout) -> InfeasiblePart | 
         gpus = candidate.cluster.generation if engine else candidate.cluster.training
         return InfeasiblePart.by(part.overrides(), error, fits, gpus)
     return None
-
-
-def nearest_miss(rejected: Sequence[InfeasiblePart]) -> InfeasiblePart | None:
-    """The part that came closest to fitting; among parts that are no amount, the first."""
-    return min(rejected, key=lambda item: item.excess, default=None)

@@ -150,6 +150,8 @@ class Stack(Strict):
     """aligned: groups of GPUs are placed within NVLink domains; scattered: they may straddle them."""
     whole_nodes: bool = False
     """Pools of a split cluster of several nodes are whole nodes; its launcher stops otherwise."""
+    even_batches: bool = False
+    """Data-parallel ranks have equally many samples of an update; its trainer stops otherwise."""
     features: StackFeatures = StackFeatures()
     """What the trainer does."""
     rack_features: StackFeatures | None = None

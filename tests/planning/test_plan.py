@@ -35,6 +35,7 @@ from rlsim.planning.space import (
 )
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.estimate import Estimate
+from rlsim.report.figures.grids import plan_figure
 from rlsim.report.text.plan import recommendation, render_plan
 from rlsim.results import Interval
 from rlsim.results.sweep import Mean, Plan
@@ -360,5 +361,8 @@ def test_a_loop_that_states_no_lag_is_searched_as_it_is(tmp_path: Path) -> None:
     assert all("lag" not in row.overrides for row in own)
     write_plan(answer, tmp_path)  # its picture asked each plan for a lag
     assert (tmp_path / "pareto.png").exists()
+    # Its picture stopped at plans without a lag.
+    labels = plan_figure(answer).axes[0].get_legend_handles_labels()[1]
+    assert labels[0] == "own lag" and labels[-1] == "best"
     layout = next(one for one in techniques(scenario).techniques if one.name == "best_layout")
     assert not any(change.startswith("loop.") for change in layout.changes)

@@ -38,7 +38,7 @@ from rlsim.planning.space import (
     build_space,
 )
 from rlsim.projection.uncertainty.response import CHAIN
-from rlsim.projection.variant import simulate_variant
+from rlsim.projection.variant import searched, simulate_variant
 from rlsim.results.sweep import Mean
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
@@ -77,15 +77,19 @@ def no_plan_beats_its_bound(scenario: Scenario, limits: SearchLimits) -> None:
     shown = cells[:: max(1, len(cells) // 40)]
     results = [simulate_once((scenario, cell.layout.overrides(), math.inf)).numbers for cell in shown]
     ratios = [found.step_s.mean / cell.bound_s for cell, found in zip(shown, results, strict=True) if found]
-    assert len(ratios) > 10
+    assert len(ratios) >= 10
     assert min(ratios) >= 1 - 1e-9
+
+
+EVEN = ("workload.prompts_per_step=120", "workload.generations_per_prompt=4", "trainer.global_batch_samples=null")
+"""Samples of an update that 20 and 24 GPUs divide."""
 
 
 def test_pools_of_nemo_rl_are_whole_nodes_and_fsdp_splits_no_products(tiny: Scenario) -> None:
     limits = SearchLimits((32,), (1,), draft_lengths=())
 
     def found(*words: str) -> tuple[set[int], set[int]]:
-        space = build_space(vary(tiny, "cluster.num_gpus=32", "k=0", *words), limits)
+        space = build_space(vary(tiny, "cluster.num_gpus=32", "k=0", *EVEN, *words), limits)
         trainers = {one.tensor for number in space.usable for one in space.trainers[number]}
         return {space.splits[number].generation for number in space.usable}, trainers
 
@@ -93,6 +97,21 @@ def test_pools_of_nemo_rl_are_whole_nodes_and_fsdp_splits_no_products(tiny: Scen
     assert sizes == {8, 16, 24} and {1, 2} < tensors
     sizes, tensors = found("stack=verl", "trainer.backend=fsdp", "trainer.pipeline_parallel=1")
     assert {8, 12, 16, 20, 24} == sizes and tensors == {1}
+
+
+def test_ranks_have_equal_parts_of_an_update_where_a_stack_stops_otherwise(tiny: Scenario) -> None:
+    def trained(gpus: int, lag: int, stack: str) -> set[int]:
+        scenario = searched(vary(tiny, f"stack={stack}", f"cluster.num_gpus={gpus}", "k=0"))
+        space = build_space(scenario, SearchLimits((gpus,), (lag,), draft_lengths=()))
+        with executor() as run:
+            found = bounded_candidates(scenario, space, run)
+        return {one.layout.split.training // one.layout.trainer.shards for one in found}
+
+    # 32 samples on 2 + 6 GPUs: NeMo-RL's shard_by_batch_size stops, slime deals them out all the same.
+    for stack in ("nemo_rl-0.7", "verl", "skyrl"):
+        assert all(32 % ranks == 0 for ranks in trained(8, 1, stack))
+    assert any(32 % ranks for ranks in trained(8, 1, "slime"))
+    assert trained(12, 0, "nemo_rl-0.7")  # no layout of 12 GPUs has such ranks
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
@@ -146,7 +165,7 @@ def test_a_plan_without_the_rest_is_the_same(
     shown, bare = (plan(lagged, objective=objective, limits=limits, rest=rest) for rest in (True, False))
     assert bare.to_json() == shown.to_json() and shown.rest and not bare.rest
     given_up = sum(cell.seen.given_up for cell in looks if cell.seen)
-    assert given_up > 5 and len(looks) - shown.simulated == given_up * counted
+    assert given_up >= 5 and len(looks) - shown.simulated == given_up * counted
 
 
 def test_a_plan_that_does_not_fit_excludes_none_that_does(tiny: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:

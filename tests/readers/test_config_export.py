@@ -123,6 +123,108 @@ def test_an_asynchronous_nemo_rl_has_an_engine_that_takes_requests_and_whole_nod
         assert "engine.dispatch=static" in told_of and "loop.policy_lag" not in str(told_of)
 
 
+def exported(folder: Path, framework: str, text: str, changes: dict[str, Any]) -> tuple[set[str], str, Scenario]:
+    """Overrides, what was left, and the scenario of the patched configuration."""
+    path = folder / ("run.yaml" if ":" in text else "run.sh")
+    path.write_text(text)
+    scenario = vary(import_config(framework, path, asked=ASKED).scenario, changes)
+    answer = export_scenario(scenario, framework, read_config(framework, path))
+    return set(answer.overrides), " ".join(answer.left), reimported(framework, answer.config, folder)
+
+
+SLIME = (
+    "python3 train.py --hf-checkpoint Qwen/Qwen3-8B --rollout-batch-size 32 --n-samples-per-prompt 8 "
+    "--actor-num-gpus-per-node 8 --rollout-max-response-len 4096 "
+)
+SKYRL = (
+    "python -m {} trainer.policy.model.path=Qwen/Qwen3-8B trainer.strategy=fsdp trainer.train_batch_size=64 "
+    "trainer.policy_mini_batch_size=64 trainer.placement.policy_num_gpus_per_node={gpus} "
+    "trainer.placement.ref_num_gpus_per_node={gpus} trainer.placement.colocate_all={colocated} "
+    "generator.inference_engine.num_engines=4 generator.inference_engine.tensor_parallel_size={tensor} "
+    "generator.n_samples_per_prompt=8 generator.sampling_params.max_generate_length=2048 "
+)
+ROLL = (
+    "pretrain: Qwen/Qwen3-30B-A3B\nrollout_batch_size: 64\nnum_return_sequences_in_group: 8\nresponse_length: 2048\n"
+    "actor_train: {device_mapping: 'list(range(0,8))', training_args: "
+    "{per_device_train_batch_size: 2, gradient_accumulation_steps: 32}}\n"
+    "actor_infer: {device_mapping: 'list(range(0,8))', strategy_args: {strategy_name: vllm}}\n"
+    "reference: {device_mapping: 'list(range(0,8))'}\n"
+)
+LAGGED = {"lag": 1, "cluster.generation_gpus": 4, "cluster.training_gpus": 4}
+
+
+def test_programs_that_overlap_are_told_to_the_launcher(tmp_path: Path) -> None:
+    """slime's and SkyRL's are programs of their own: their exports set the GPUs alone and left a synchronous loop."""
+    _, left, again = exported(tmp_path, "slime", SLIME + "--colocate", LAGGED)
+    assert "entry=train_async.py: yours to tell the launcher" in left and "loop.mode" not in left
+    assert (again.loop.mode, again.loop.lag, again.cluster.training) == ("async", 1, 4)
+    # The words alone kept the engines on the trainer's GPUs.
+    assert "--colocate: leave it out of your command" in left
+    # On shared GPUs it stops (train_async.py:12 at 624b824a8).
+    apart = SLIME.replace("train.py", "train_async.py") + "--rollout-num-gpus 8"
+    words, left, again = exported(tmp_path, "slime", apart, {"lag": 0})
+    assert "--colocate" in words and "entry=train.py: yours to tell the launcher" in left
+    assert again.loop.mode == "sync"
+    together = SKYRL.format("skyrl.train.entrypoints.main_base", gpus=8, colocated="true", tensor=2)
+    _, left, again = exported(tmp_path, "skyrl", together, LAGGED)
+    assert "entry=examples.train.async.main_async" in left and "loop.mode" not in left
+    assert (again.loop.mode, again.loop.lag, again.cluster.training) == ("async", 1, 4)
+
+
+def test_stages_of_slime_have_layers_that_megatron_takes(tmp_path: Path) -> None:
+    layers = SLIME + "--colocate --num-layers 36 --pipeline-model-parallel-size "
+    last = "--decoder-last-pipeline-num-layers"
+    words, left, _ = exported(tmp_path, "slime", layers + "1", {"trainer.pipeline_parallel": 8})
+    assert words == {"--pipeline-model-parallel-size 8", f"{last} 1"} and not left  # 7 x 5 + 1
+    words, left, _ = exported(tmp_path, "slime", layers + f"8 {last} 1", {"trainer.pipeline_parallel": 4})
+    assert words == {"--pipeline-model-parallel-size 4"} and left == f"{last}: leave it out of your command"
+
+
+def test_engines_and_models_beside_the_policy_have_the_gpus_that_skyrl_asks_for(tmp_path: Path) -> None:
+    """It stops at engines on a part of shared GPUs (train/utils/utils.py:462 at a9564572e)."""
+    together = SKYRL.format("skyrl.train.entrypoints.main_base", gpus=8, colocated="true", tensor=2)
+    engines = "generator.inference_engine"
+    words, left, _ = exported(tmp_path, "skyrl", together, {"engine.tensor_parallel": 4})
+    assert words == {f"{engines}.tensor_parallel_size=4", f"{engines}.num_engines=2"} and not left
+    words, left, _ = exported(tmp_path, "skyrl", together, {"cluster.num_gpus": 16})
+    assert words == {
+        f"{engines}.num_engines=8",
+        "trainer.placement.policy_num_nodes=2",
+        "++trainer.placement.ref_num_nodes=2",
+    }
+    words, left, _ = exported(tmp_path, "skyrl", together, LAGGED)
+    assert {"trainer.placement.ref_num_gpus_per_node=4", f"{engines}.num_engines=2"} < words
+
+
+def test_a_fully_asynchronous_skyrl_keeps_its_bounds_and_becomes_synchronous(tmp_path: Path) -> None:
+    """Workers have a batch and no more than may be under way (train/fully_async_trainer.py:353-358 at a9564572e)."""
+    fully = "trainer.fully_async.enabled=true trainer.fully_async.max_staleness_steps=4 "
+    fully += "trainer.fully_async.num_parallel_generation_workers=256"
+    apart = SKYRL.format("examples.train.fully_async.main_fully_async", gpus=4, colocated="false", tensor=1) + fully
+    words, left, again = exported(tmp_path, "skyrl", apart, {"loop.policy_lag": 1, "loop.max_in_flight_groups": None})
+    workers = "trainer.fully_async.num_parallel_generation_workers=128"
+    assert words == {"trainer.fully_async.max_staleness_steps=1", workers}
+    words, left, again = exported(tmp_path, "skyrl", apart, {"lag": 0})
+    assert {"trainer.fully_async.enabled=false", "trainer.placement.policy_num_gpus_per_node=8"} < words
+    assert "entry=skyrl.train.entrypoints.main_base" in left
+    # Its engines' log-probs are of the asynchronous loop alone, which a plan of a synchronous one took along.
+    assert vary(import_config("skyrl", tmp_path / "run.sh", asked=ASKED).scenario, {"lag": 0}).policy_logprobs
+    assert (again.loop.mode, again.cluster.num_gpus, again.policy_logprobs) == ("sync", 8, True)
+
+
+def test_roll_says_its_lag_by_a_ratio_its_experts_by_a_switch_and_its_reference_by_the_trainers_gpus(
+    tmp_path: Path,
+) -> None:
+    changes = {**LAGGED, "lag": 2, "engine.tensor_parallel": 2, "engine.expert_parallel": 2}
+    words, left, again = exported(tmp_path, "roll", ROLL, changes)
+    config = "actor_infer.strategy_args.strategy_config"
+    assert {"async_generation_ratio=2.0", f"++{config}.enable_expert_parallel=true"} < words
+    assert {f"{part}.device_mapping=list(range(0,4))" for part in ("actor_train", "reference")} < words
+    # A lag given to its synchronous recipe is that of its own loop.
+    assert left == ""
+    assert (again.loop.batches_ahead, again.engine.expert_parallel) == (2.0, 2)
+
+
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize(("framework", "path"), CORPUS, ids=IDS)
 @given(data=st.data())
@@ -255,7 +357,7 @@ def test_an_option_that_must_go_from_a_script_is_told(tmp_path: Path) -> None:
     scenario = import_config("openrlhf", tmp_path / "run.sh", asked=ASKED).scenario
     answer = export_scenario(vary(scenario, {"lag": 0}), "openrlhf", tree)
     # It was left away without a word: the run would have stayed asynchronous.
-    assert "--train.async_enable: take it out of your own, which no further option does" in answer.left
+    assert "--train.async_enable: leave it out of your command" in answer.left
     assert "async" not in " ".join(answer.overrides)
 
 

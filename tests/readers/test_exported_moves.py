@@ -76,7 +76,7 @@ OPTIONS = [
     ("skyrl", "least_loaded", {}, ["router_init_kwargs.policy=sticky_least_loaded", "generator.batched=false"]),
     ("skyrl", "larger_graphs", {}, ["engine_init_kwargs.max_cudagraph_capture_size="]),
     ("skyrl split", "reference_pool", {}, ["trainer.placement.colocate_policy_ref=false", "ref_num_gpus_per_node=1"]),
-    ("skyrl split", "other_split", {}, ["policy_num_gpus_per_node=2", "policy_num_nodes=3", "ref_num_nodes=3"]),
+    ("skyrl split", "other_split", {}, ["policy_num_gpus_per_node=6", "ref_num_gpus_per_node=6"]),
     ("skyrl megatron", "fp8_training", {}, ["transformer_config_kwargs.fp8=hybrid"]),
     ("slime", "fp8_training", {}, ["--fp8-format e4m3", "--fp8-recipe blockwise"]),
     ("slime", "no_offload", {}, ["--no-offload-train"]),
@@ -98,9 +98,7 @@ def test_a_move_that_a_framework_has_options_for_is_written(
 
 PROGRAMS = [
     ("verl", "async_in_order", SPLIT, "verl.experimental.one_step_off_policy.main_ppo"),
-    ("skyrl", "async_in_order", SPLIT, "examples.train.async.main_async"),
     ("skyrl", "async_first_done", SPLIT, "examples.train.fully_async.main_fully_async"),
-    ("slime", "async_in_order", SPLIT, "train_async.py without --colocate"),
     ("slime", "partial_rollouts", {}, "--partial-rollout"),
     ("nemo-rl", "async_first_done", SPLIT, "examples/run_grpo_single_controller.py"),
 ]

@@ -49,6 +49,8 @@ NO_SETTINGS = frozenset(
 """Keys of these that say how fast or how large software and machines are, not what they are asked to do."""
 KEPT = ("loop.recompute_kv", "loop.restart_requests")
 """Keys whose false says that running requests go on, as they do where nothing is said."""
+SHARE = "loop.staleness_fraction"
+"""Key of how far generation may be ahead in batches, which policy_lag counts whole."""
 AUTOMATIC = ("cuda_ipc", "nccl_broadcast")
 """Weight transfers that loop.refit_method auto stands for, on shared GPUs and between pools."""
 
@@ -95,7 +97,7 @@ def _said_otherwise(scenario: Scenario) -> Iterator[Scenario]:
 def _exported(scenario: Scenario, framework: str, base: ConfigTree | None) -> Exported:
     known = framework_of(framework)
     tree = base or _start(known, scenario)
-    wanted = {rule.target: _wanted(scenario, rule.target) for rule in known.rules}
+    wanted = _all_wanted(known, scenario)
     stated = {target for target in wanted if _stated(scenario, target) is not None}
     values, left = _settle(known, tree, wanted, stated, _defaults(scenario), mean_sample(scenario))
     left = _by_program(known, scenario, left)
@@ -118,9 +120,11 @@ def _exported(scenario: Scenario, framework: str, base: ConfigTree | None) -> Ex
     left += [
         f"{key.removeprefix(LAUNCHER)}={_word(value)}: yours to tell the launcher" for key, value in launched.items()
     ]
-    if base is not None and known.form in ("words", "toml"):
-        off = [key for key, value in sorted(changed.items()) if value in (None, False) and key in base.given]
-        left += [f"{_option(known, key)}: take it out of your own, which no further option does" for key in off]
+    left += [
+        f"{_option(known, key)}: leave it out of your command"
+        for key, value in sorted(changed.items())
+        if base is not None and known.form in ("words", "toml") and _off(value) and key in base.given
+    ]
     left += [*(_unwritten(scenario) if base is None else ()), *_filter(known, scenario, reader)]
     left += [*_optionless(known, scenario), *_model(known, scenario, base)]
     if base is None:
@@ -136,13 +140,19 @@ def _override(framework: Framework, key: str, value: Any, there: bool) -> list[s
     if framework.form not in ("words", "toml"):
         # Hydra refuses key=value for a key that the configuration does not have; ++ adds or replaces it.
         return [f"{'' if there else '++'}{key}={_word(value)}"]
-    if value is None or value is False:
+    if _off(value):
         return []
-    return [_option(framework, key) if value is True else f"{_option(framework, key)} {_word(value)}"]
+    option = _option(framework, key)
+    return [option if value is True else f"{option} {_word(value)}"]
 
 
 def _option(framework: Framework, key: str) -> str:
     return f"--{key.replace('_', '-') if framework.dashes else key}"
+
+
+def _off(value: Any) -> bool:
+    """Whether an option with this value is one that is not given."""
+    return value is None or value is False
 
 
 def _former(key: str, aliases: Mapping[str, str]) -> str:
@@ -258,6 +268,20 @@ def _written(rule: Rule[Any], want: Any, reader: Reader) -> dict[str, Any]:
         return {}
 
 
+def _all_wanted(framework: Framework, scenario: Scenario) -> dict[str, Any]:
+    """What a scenario says of the keys of a framework; one that knows shares of a batch alone has its lag as such."""
+    wanted = {rule.target: _wanted(scenario, rule.target) for rule in framework.rules}
+    if _lag_as_share(framework) and wanted[SHARE] is None and scenario.loop.mode == "async":
+        wanted[SHARE] = float(scenario.loop.lag) or None
+    return wanted
+
+
+def _lag_as_share(framework: Framework) -> bool:
+    """Whether a framework says by a share of a batch alone how far generation may be ahead."""
+    targets = {rule.target for rule in framework.rules}
+    return SHARE in targets and "loop.policy_lag" not in targets
+
+
 def _wanted(scenario: Scenario, target: str) -> Any:
     """What a scenario says of one key, where nothing is stated as its defaults mean it."""
     trainer, loop = scenario.trainer, scenario.loop
@@ -321,7 +345,7 @@ def _optionless(framework: Framework, scenario: Scenario) -> list[str]:
         for name, field in type(record).model_fields.items():
             key, value = f"{section}.{name}", getattr(record, name)
             said = any(f"{target}.".startswith(f"{key}.") for target in targets) or key in NO_SETTINGS
-            said = said or (key in KEPT and value is False)
+            said = said or (key in KEPT and value is False) or (key == "loop.policy_lag" and _lag_as_share(framework))
             if not said and value != field.get_default(call_default_factory=True):
                 found.append(key if isinstance(value, Strict) else f"{key}={_word(value)}")
     if scenario.workload.tail_batching is not None:

@@ -200,12 +200,12 @@ def plan_figure(plan: sweep.Plan) -> Figure:
     """Every finalist by cost in USD and seconds of a step, the front as a line, the best marked."""
     figure = _titled((7.0, 4.2), f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
     axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
-    # None of a loop that says by another key how far ahead it runs.
+    # Loops that another key or their style lets run ahead keep their own lag and override none.
     lags = sorted({row.overrides.get("lag") for row in plan.finalists}, key=lambda lag: -1 if lag is None else lag)
     for color, lag in zip(itertools.cycle(LINE_COLORS), lags, strict=False):
         members = [row for row in plan.finalists if row.overrides.get("lag") == lag]
-        name = f"lag {lag}" if lag else "its own lag" if lag is None else "synchronous"
-        axes.scatter(*_places(members), s=12, color=color, label=name)
+        ahead = "own lag" if lag is None else f"lag {lag}" if lag else "synchronous"
+        axes.scatter(*_places(members), s=12, color=color, label=ahead)
     axes.plot(*_places(plan.pareto), color=GREY, linewidth=1.0, zorder=0)
     axes.scatter(*_places([plan.best]), s=90, facecolors="none", edgecolors=INK, label="best")
     axes.legend(fontsize=8, frameon=False)

@@ -161,14 +161,14 @@ class Roll(Options):
 
 def _set_num_gpus(c: Roll, value: int) -> list[Change]:
     if not c.apart:
-        return mapped((0, value), (0, value))
+        return mapped(c.r, (0, value), (0, value))
     left = value - len(c.generating)
-    return mapped((0, left), (left, value))
+    return mapped(c.r, (0, left), (left, value))
 
 
 def _set_generation_gpus(c: Roll, value: int | None) -> list[Change]:
     every = len(c.training | c.generating)
-    return mapped((0, every - (value or 0)), (every - (value or every), every))
+    return mapped(c.r, (0, every - (value or 0)), (every - (value or every), every))
 
 
 def _micro_batch_tokens(c: Roll) -> int:
@@ -222,7 +222,7 @@ RULES = (
         lambda c: "async" if c.asynchronous else "sync",
         lambda _, value: [Roll.async_generation_ratio.to(float(value == "async"))],
     ),
-    of(Loop.style, when=lambda c: c.asynchronous).constant("roll"),
+    of(Loop.style, when=lambda c: not c.supervised and not c.rollouts_alone).constant("roll"),
     of(Loop.staleness_fraction, when=lambda c: c.asynchronous).same(Roll.async_generation_ratio),
     of(Engine.name).words(
         Infer.strategy,
@@ -234,7 +234,10 @@ RULES = (
     ),
     of(Engine.tensor_parallel).by(Inference.tensor_parallel_size, lambda c: c.tp),
     of(Engine.pipeline_parallel).same(Inference.pipeline_parallel_size),
-    of(Engine.expert_parallel).rule(lambda c: c.tp if c.engine.enable_expert_parallel else c.engine.ep_size),
+    of(Engine.expert_parallel).rule(
+        lambda c: c.tp if c.engine.enable_expert_parallel else c.engine.ep_size,
+        lambda c, value: [Inference.ep_size.to(value) if c.sglang else Inference.enable_expert_parallel.to(value > 1)],
+    ),
     of(Engine.weight_precision).words(
         Inference.quantization, ("fp8", "fp8_block"), ("fp8*", "fp8_block"), *INT4, other="bf16"
     ),

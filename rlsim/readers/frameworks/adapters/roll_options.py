@@ -5,7 +5,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rlsim.readers.frameworks.options import Change, Options, anything, flag, integer, number, size, switch, text, words
+from rlsim.readers.frameworks.options import (
+    Change,
+    Options,
+    anything,
+    aside,
+    flag,
+    integer,
+    number,
+    size,
+    switch,
+    text,
+    words,
+)
+from rlsim.readers.frameworks.reader import Reader
 
 MAX_DEVICES = 100_000
 """Largest number of a GPU in a mapping."""
@@ -87,9 +100,25 @@ class Inference(Options, section="actor_infer.strategy_args.strategy_config"):
     enable_prefix_caching = flag()
 
 
-def mapped(training: tuple[int, int], generating: tuple[int, int]) -> list[Change]:
-    """The options of the GPUs that train and of those that generate, each as the first and the one behind the last."""
+class Beside(Options):
+    """GPUs of the models beside the policy."""
+
+    reference = aside(anything(name="reference.device_mapping"))
+    critic = aside(anything(name="critic.device_mapping"))
+
+
+def mapped(r: Reader, training: tuple[int, int], generating: tuple[int, int]) -> list[Change]:
+    """The options of the GPUs that train and of those that generate, each as the first and the one behind the last.
+
+    The reference has those that train, else the agentic pipeline stops (pipeline/agentic/agentic_pipeline.py:806 of
+    8eb27cc2), and so has the critic, as it is simulated.
+    """
+    beside = [option for option in (Beside.reference, Beside.critic) if option.read(r)]
     return [
         option.to("list(range({},{}))".format(*ends))
-        for option, ends in ((Train.device_mapping, training), (Infer.device_mapping, generating))
+        for option, ends in (
+            (Train.device_mapping, training),
+            *((option, training) for option in beside),
+            (Infer.device_mapping, generating),
+        )
     ]

@@ -20,7 +20,7 @@ from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.megatron import core_rules, optimizer_bytes, shared_experts
 from rlsim.readers.frameworks.options import Change
 from rlsim.readers.frameworks.pools import skyrl_teacher
-from rlsim.readers.frameworks.rules import Assumption, Case, Rules, node_size, vllm_method
+from rlsim.readers.frameworks.rules import Assumption, Case, Rules, spread, vllm_method
 from rlsim.readers.frameworks.targets import Cluster, Engine, Loop, Speculation, Trainer, Workload
 
 
@@ -47,29 +47,79 @@ def _set_max_response(c: Skyrl, value: int) -> Iterator[Change]:
         yield Generator.max_input_length.to(context)
 
 
-def _set_num_gpus(c: Skyrl, value: int) -> list[Change]:
+def _set_num_gpus(c: Skyrl, value: int) -> Iterator[Change]:
     left = max(1, value - c.generation_gpus - c.beside)
-    each = node_size(left, c.placement.policy_num_gpus_per_node)
-    nodes = left // each
-    changes = [Placement.policy_num_nodes.to(nodes), Placement.policy_num_gpus_per_node.to(each)]
-    if c.beside:
-        return changes
-    # SkyRL stops where actor and reference share GPUs and their numbers differ (train/trainer.py:687-690, 717-721).
-    return [*changes, Placement.ref_num_nodes.to(nodes), Placement.ref_num_gpus_per_node.to(each)]
+    yield from _placed(c, left)
+    if c.shared:
+        yield _filling(left, c.engine_gpus)
 
 
 def _set_reference_gpus(c: Skyrl, value: int) -> Iterator[Change]:
     """On GPUs of their own only where engines have theirs."""
     if c.split:
-        gpus = value or c.training_gpus
-        each = node_size(gpus, c.placement.policy_num_gpus_per_node)
         yield Placement.colocate_policy_ref.to(not value)
-        yield from (Placement.ref_num_nodes.to(gpus // each), Placement.ref_num_gpus_per_node.to(each))
+        yield from spread(value or c.training_gpus, c.node, Placement.ref_num_nodes, Placement.ref_num_gpus_per_node)
 
 
-def _set_generation_gpus(c: Skyrl, value: int | None) -> list[Change]:
-    engines = c.engine.num_engines if value is None else value // c.engine_gpus
-    return [Placement.colocate_all.to(value is None), Inference.num_engines.to(engines)]
+def _set_generation_gpus(c: Skyrl, value: int | None) -> Iterator[Change]:
+    every = c.training_gpus + c.generation_gpus
+    yield Placement.colocate_all.to(value is None)
+    yield _filling(every if value is None else value, c.engine_gpus)
+    if value is None:
+        yield from (*_placed(c, every), *_set_mode(c, "sync"))
+
+
+def _placed(c: Skyrl, gpus: int) -> Iterator[Change]:
+    """GPUs that train. Models beside the policy have the same, else SkyRL stops (train/trainer.py:656-702,
+    train/utils/utils.py:467-478 at a9564572e)."""
+    yield from spread(gpus, c.node, Placement.policy_num_nodes, Placement.policy_num_gpus_per_node)
+    shared = not c.beside and (c.run.use_kl_loss or c.run.use_kl_in_reward)
+    beside = spread(gpus, c.node, Placement.ref_num_nodes, Placement.ref_num_gpus_per_node) if shared else []
+    if c.run.critic is not None:
+        beside += spread(gpus, c.node, Placement.critic_num_nodes, Placement.critic_num_gpus_per_node)
+    # Where nothing is stated they have one.
+    yield from (change for change in beside if change.value != (c.r.value(change.key) or 1))
+
+
+def _filling(gpus: int, engine_gpus: int) -> Change:
+    """Engines that fill so many GPUs; on shared ones not all is an error (train/utils/utils.py:456 at a9564572e)."""
+    return Inference.num_engines.to(max(1, gpus // engine_gpus))
+
+
+def _set_tensor(c: Skyrl, value: int) -> Iterator[Change]:
+    """GPUs of a layer, with those that attention copies divide them among."""
+    if value % c.engine.data_parallel_size == 0:
+        yield Inference.tensor_parallel_size.to(value // c.engine.data_parallel_size)
+        if c.shared:
+            yield _filling(c.training_gpus, value * c.engine_stages)
+
+
+def _set_stages(c: Skyrl, value: int) -> Iterator[Change]:
+    yield Inference.pipeline_parallel_size.to(value)
+    if c.shared:
+        yield _filling(c.training_gpus, c.stage_gpus * value)
+
+
+def _set_mode(c: Skyrl, value: str) -> Iterator[Change]:
+    """The program that runs: of those that overlap, the one of one step (examples/train/async/async_trainer.py at
+    a9564572e); both of them stop on shared GPUs (line 25 there, train/fully_async_trainer.py:392)."""
+    if value == "async":
+        yield Skyrl.entry.to("examples.train.async.main_async")
+    elif "async" in c.entry:
+        yield Skyrl.entry.to("skyrl.train.entrypoints.main_base")
+    if value == "sync" and c.fully:
+        yield Async.enabled.to(False)
+
+
+def _set_staleness(c: Skyrl, value: int) -> Iterator[Change]:
+    """Workers have a batch of groups at least and no more than may be under way, else SkyRL stops
+    (train/fully_async_trainer.py:352-362 at a9564572e)."""
+    if not c.fully:
+        return
+    most, batch = max(1, value), c.run.policy_mini_batch_size
+    yield Async.max_staleness_steps.to(most)
+    if (workers := c.fully_async.num_parallel_generation_workers) is not None:
+        yield Async.num_parallel_generation_workers.to(min(max(workers, batch), batch * (most + 1)))
 
 
 def _logprob_micro_batch_tokens(c: Skyrl) -> int:
@@ -117,25 +167,25 @@ RULES = (
     of(Cluster.generation_gpus, when=lambda c: c.split).rule(lambda c: c.generation_gpus, _set_generation_gpus),
     of(Cluster.reference_gpus).rule(lambda c: c.beside or None, _set_reference_gpus),
     of(Loop.rollouts_alone).rule(lambda c: c.rollouts_alone or None),
-    of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
+    of(Loop.mode).rule(lambda c: "async" if c.asynchronous else "sync", _set_mode),
     of.either(
         of(Loop.style, when=lambda c: c.fully).constant("skyrl"),
-        of(Loop.style, when=lambda c: c.one_off).constant("slime"),
+        of(Loop.style, when=lambda c: not c.rollouts_alone).constant("slime"),
     ),
     of.either(
-        of(Loop.policy_lag, when=lambda c: c.fully).same(Async.max_staleness_steps, least=1),
+        of(Loop.policy_lag, when=lambda c: c.fully).rule(lambda c: c.fully_async.max_staleness_steps, _set_staleness),
         of(Loop.policy_lag, when=lambda c: c.one_off).constant(1),
     ),
     of(Loop.max_in_flight_groups, when=lambda c: c.fully).same(Async.num_parallel_generation_workers),
     of(Loop.recompute_kv, when=lambda c: c.fully).same(Async.clear_kv_cache_on_weight_sync),
     of(Engine.name).words(Inference.backend, ("vllm", "vllm"), ("sglang", "sglang")),
-    of(Engine.tensor_parallel).by(Inference.tensor_parallel_size, lambda c: c.stage_gpus),
+    of(Engine.tensor_parallel).rule(lambda c: c.stage_gpus, _set_tensor),
     of(Engine.attention_data_parallel).rule(lambda c: c.engine.data_parallel_size),
     # Of num_engines so many prefill alone, each of as many GPUs (SkyRL a9564572, inference_servers/setup.py:80).
     of(Engine.Prefill.gpus, when=lambda c: c.engine.enable_pd).by(
         Inference.num_prefill, lambda c: c.engine.num_prefill * c.engine_gpus or None
     ),
-    of(Engine.pipeline_parallel).same(Inference.pipeline_parallel_size),
+    of(Engine.pipeline_parallel).rule(lambda c: c.engine.pipeline_parallel_size or None, _set_stages),
     of(Engine.expert_parallel).same(Inference.expert_parallel_size),
     of.either(
         of(Engine.weight_precision, when=lambda c: c.packed).constant("int4"),
@@ -235,7 +285,6 @@ RULES = (
         ),
     ),
     of(Trainer.mtp_layers).rule(lambda c: 1 if c.run.mtp and c.megatron else 0),
-    of(Trainer.policy_logprobs, when=lambda c: c.fully).constant(False),
     of.either(
         of(Trainer.optimizer_on_host, when=lambda c: c.megatron).same(Megatron.optimizer_cpu_offload),
         of(Trainer.optimizer_on_host).same(Skyrl.fsdp_cpu_offload),
@@ -264,7 +313,7 @@ def _teacher(c: Skyrl) -> tuple[dict[str, Any], ...]:
 def _facts(c: Skyrl) -> Facts:
     return Facts(
         settings=(("loop.refit_framework", "skyrl"),),
-        gpus_per_node=8 if c.split else c.placement.policy_num_gpus_per_node,
+        gpus_per_node=c.node,
         of_workers=True,
         prompt_cap=c.run.max_prompt_length,
         response_cap=c.response_cap,

@@ -27,6 +27,7 @@ class Placement(Options, section="trainer.placement"):
     colocate_all = flag(True)
     policy_num_nodes, policy_num_gpus_per_node = size(), size()
     ref_num_nodes, ref_num_gpus_per_node, colocate_policy_ref = aside(size()), aside(size()), aside(flag(True))
+    critic_num_nodes, critic_num_gpus_per_node = aside(size()), aside(size())
 
 
 class Run(Options, section="trainer"):
@@ -168,6 +169,11 @@ class Skyrl(Options):
         return place.ref_num_nodes * place.ref_num_gpus_per_node if alone else 0
 
     @property
+    def node(self) -> int:
+        """GPUs of a node: those that its workers take where they share them with the engines, else 8."""
+        return 8 if self.split else self.placement.policy_num_gpus_per_node
+
+    @property
     def megatron(self) -> bool:
         """Whether Megatron-Core trains."""
         return self.run.strategy == "megatron"
@@ -258,9 +264,19 @@ class Skyrl(Options):
         return self.engine.tensor_parallel_size * self.engine.data_parallel_size
 
     @property
+    def engine_stages(self) -> int:
+        """GPUs of an engine that share no layer."""
+        return self.engine.pipeline_parallel_size or 1
+
+    @property
     def engine_gpus(self) -> int:
         """GPUs of an engine."""
-        return self.stage_gpus * (self.engine.pipeline_parallel_size or 1)
+        return self.stage_gpus * self.engine_stages
+
+    @property
+    def shared(self) -> bool:
+        """Whether engines have the trainer's GPUs, all of them."""
+        return self.placement.colocate_all and not self.rollouts_alone
 
     @property
     def generation_gpus(self) -> int:

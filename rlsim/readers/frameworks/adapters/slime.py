@@ -23,6 +23,18 @@ def set_max_sequence(c: Slime, value: int) -> Iterator[Change]:
         yield from (Slime.rollout_max_prompt_len.to(value // 2), Slime.rollout_max_response_len.to(-(-value // 2)))
 
 
+def set_generation_gpus(c: Slime, value: int | None) -> Iterator[Change]:
+    """GPUs for generation alone; on shared ones train_async.py stops (train_async.py:12)."""
+    yield from (Slime.colocate.to(value is None), Slime.rollout_num_gpus.to(value))
+    if value is None and c.overlapping:
+        yield from set_mode(c, "sync")
+
+
+def set_mode(_: Slime, value: str) -> Iterator[Change]:
+    """The program that runs: no option says whether generation and training overlap."""
+    yield Slime.entry.to("train_async.py" if value == "async" else "train.py")
+
+
 def set_max_response(c: Slime, value: int) -> Iterator[Change]:
     """The prompts get what is left of the cap."""
     yield Slime.rollout_max_response_len.to(value)
@@ -67,6 +79,22 @@ def set_max_captured_tokens(c: Slime, value: int) -> Iterator[Change]:
         yield Slime.sglang_cuda_graph_bs_decode.to(None)
 
 
+def set_stages(c: Slime, value: int) -> Iterator[Change]:
+    """Stages, with the layers of the last where they do not divide those of the model: Megatron-Core stops unless the
+    others have equally many (core/transformer/transformer_block.py, get_num_layers_to_build)."""
+    yield Slime.pipeline_model_parallel_size.to(value)
+    layers, uneven = c.num_layers, (c.decoder_first_pipeline_num_layers, c.decoder_last_pipeline_num_layers)
+    if not layers or layers < value or c.virtual_pipeline_model_parallel_size > 1:
+        return
+    each = -(-layers // value)
+    rest = layers - each * (value - 1)
+    last = rest if rest > 0 else layers - layers // value * (value - 1)
+    if any(uneven):
+        yield from (Slime.decoder_first_pipeline_num_layers.to(None), Slime.decoder_last_pipeline_num_layers.to(None))
+    if layers % value:
+        yield Slime.decoder_last_pipeline_num_layers.to(last)
+
+
 def global_batch_samples(c: Slime) -> int:
     """As stated, or a part of a step."""
     samples = c.global_batch_size
@@ -101,12 +129,12 @@ RULES = (
     ),
     of(Cluster.generation_gpus, when=lambda c: c.split).rule(
         lambda c: c.rollout_num_gpus,
-        lambda _, value: [Slime.colocate.to(value is None), Slime.rollout_num_gpus.to(value)],
+        set_generation_gpus,
     ),
-    of(Loop.mode, when=lambda c: c.asynchronous, otherwise="sync").constant("async"),
+    of(Loop.mode).rule(lambda c: "async" if c.asynchronous else "sync", set_mode),
     of.either(
         of(Loop.style, when=lambda c: c.fully and c.split).constant("slime_fully_async"),
-        of(Loop.style, when=lambda c: c.asynchronous).constant("slime"),
+        of(Loop.style, when=lambda c: not c.supervised).constant("slime"),
     ),
     # train_async.py:40, 66-67: the next rollout runs beside the training and is awaited before weights move.
     of(Loop.policy_lag, when=lambda c: c.asynchronous and not c.fully).constant(1),
@@ -168,7 +196,7 @@ RULES = (
     of(Speculation.verified_positions, when=lambda c: c.tree).same(Slime.sglang_speculative_num_draft_tokens),
     of(Trainer.backend).words(Slime.train_backend, ("fsdp", "fsdp"), other="megatron"),
     of(Trainer.tensor_parallel).same(Slime.tensor_model_parallel_size),
-    of(Trainer.pipeline_parallel).same(Slime.pipeline_model_parallel_size),
+    of(Trainer.pipeline_parallel).rule(lambda c: c.pipeline_model_parallel_size, set_stages),
     of(Trainer.context_parallel).same(Slime.context_parallel_size),
     of(Trainer.expert_parallel).same(Slime.expert_model_parallel_size),
     of(Trainer.expert_tensor_parallel).by(Slime.expert_tensor_parallel_size, shared_experts),

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from rlsim.readers.frameworks.options import (
-    Options,
-    aside,
-    flag,
-    integer,
-    integers,
-    number,
-    size,
-    switch,
-    text,
-    words,
-)
+from rlsim.readers.frameworks.options import Options, aside, flag, integer, integers, number, size, switch, text, words
 
 
 class Slime(Options):
@@ -61,6 +50,8 @@ class Slime(Options):
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size = size(), size(), size()
     expert_model_parallel_size, virtual_pipeline_model_parallel_size = size(), size()
     expert_tensor_parallel_size = integer()
+    num_layers = aside(integer())
+    decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers = aside(integer()), aside(integer())
     fp8_format, train_backend = text(), text("megatron")
     fp8_recipe = aside(text())
     lora_rank = integer(0)
