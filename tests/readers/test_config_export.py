@@ -366,7 +366,7 @@ def test_a_lag_is_said_by_the_key_that_the_framework_has_for_it() -> None:
     scenario = import_config("verl", path, asked=ASKED).scenario
     answer = export_scenario(vary(scenario, {"lag": 1}), "verl", read_config("verl", path))
     # A plan of a lag had no counterpart where a share of a batch says the same.
-    assert "async_training.staleness_threshold=1.0" in answer.overrides and "lag" not in str(answer.left)
+    assert "async_training.staleness_threshold=1" in answer.overrides and "lag" not in str(answer.left)
 
 
 def test_a_filter_of_groups_that_no_key_turns_on_is_told() -> None:

@@ -21,6 +21,7 @@ from rlsim.readers.frameworks.registry import framework_of
 from rlsim.readers.frameworks.targets import default_of
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked, without
 from rlsim.schema.base import Strict, replaced
+from rlsim.schema.loop import LIMITS
 from rlsim.schema.scenario import Scenario
 
 MAX_WRITES = 3
@@ -48,6 +49,8 @@ NO_SETTINGS = frozenset(
 """Keys of these that say how fast or how large software and machines are, not what they are asked to do."""
 KEPT = ("loop.recompute_kv", "loop.restart_requests")
 """Keys whose false says that running requests go on, as they do where nothing is said."""
+SHARE = "loop.staleness_fraction"
+"""Key of how far generation may be ahead in batches, which policy_lag counts whole."""
 AUTOMATIC = ("cuda_ipc", "nccl_broadcast")
 """Weight transfers that loop.refit_method auto stands for, on shared GPUs and between pools."""
 
@@ -74,8 +77,8 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     """
     check_trained(scenario, "an export")
     found = _exported(scenario, framework, base)
-    left = " ".join(found.left)
-    if "loop.policy_lag=" in left and "loop.style=" not in left:  # of another loop no key means the same
+    left = {sentence.partition("=")[0] for sentence in found.left}
+    if "loop.policy_lag" in left and "loop.style" not in left:  # of another loop no key means the same
         ways = [found, *(_exported(one, framework, base) for one in _said_otherwise(scenario))]
         return min(ways, key=lambda one: len(one.left))
     return found
@@ -85,9 +88,8 @@ def _said_otherwise(scenario: Scenario) -> Iterator[Scenario]:
     """The scenario with its lag said by each other key by which the same loop is as far ahead: verl's fully
     asynchronous trainer and ROLL have a share of a batch."""
     loop = scenario.loop
-    lag = loop.policy_lag or 0
-    for key, said in (("staleness_fraction", float(lag)), ("queue_batches", lag)):
-        other = replaced(loop, {"policy_lag": None, key: said})
+    for key in LIMITS:
+        other = replaced(loop, {"policy_lag": None, key: loop.policy_lag})
         if other.asynchrony == loop.asynchrony:
             yield replaced(scenario, {"loop": other})
 
@@ -95,7 +97,7 @@ def _said_otherwise(scenario: Scenario) -> Iterator[Scenario]:
 def _exported(scenario: Scenario, framework: str, base: ConfigTree | None) -> Exported:
     known = framework_of(framework)
     tree = base or _start(known, scenario)
-    wanted = {rule.target: _wanted(scenario, rule.target) for rule in known.rules}
+    wanted = _all_wanted(known, scenario)
     stated = {target for target in wanted if _stated(scenario, target) is not None}
     values, left = _settle(known, tree, wanted, stated, _defaults(scenario), mean_sample(scenario))
     left = _by_program(known, scenario, left)
@@ -266,6 +268,20 @@ def _written(rule: Rule[Any], want: Any, reader: Reader) -> dict[str, Any]:
         return {}
 
 
+def _all_wanted(framework: Framework, scenario: Scenario) -> dict[str, Any]:
+    """What a scenario says of the keys of a framework; one that knows shares of a batch alone has its lag as such."""
+    wanted = {rule.target: _wanted(scenario, rule.target) for rule in framework.rules}
+    if _lag_as_share(framework) and wanted[SHARE] is None and scenario.loop.mode == "async":
+        wanted[SHARE] = float(scenario.loop.lag) or None
+    return wanted
+
+
+def _lag_as_share(framework: Framework) -> bool:
+    """Whether a framework says by a share of a batch alone how far generation may be ahead."""
+    targets = {rule.target for rule in framework.rules}
+    return SHARE in targets and "loop.policy_lag" not in targets
+
+
 def _wanted(scenario: Scenario, target: str) -> Any:
     """What a scenario says of one key, where nothing is stated as its defaults mean it."""
     trainer, loop = scenario.trainer, scenario.loop
@@ -329,7 +345,7 @@ def _optionless(framework: Framework, scenario: Scenario) -> list[str]:
         for name, field in type(record).model_fields.items():
             key, value = f"{section}.{name}", getattr(record, name)
             said = any(f"{target}.".startswith(f"{key}.") for target in targets) or key in NO_SETTINGS
-            said = said or (key in KEPT and value is False)
+            said = said or (key in KEPT and value is False) or (key == "loop.policy_lag" and _lag_as_share(framework))
             if not said and value != field.get_default(call_default_factory=True):
                 found.append(key if isinstance(value, Strict) else f"{key}={_word(value)}")
     if scenario.workload.tail_batching is not None:
